@@ -1,0 +1,46 @@
+"""The one interface behind which attention backends stand."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from batchpaged.engine.step import BlockCopy, StepPlan
+
+
+@dataclass(frozen=True)
+class LayerShape:
+    """What one attention layer stores per token."""
+
+    num_kv_heads: int
+    head_dim: int  # of keys
+    value_dim: int  # of values
+
+
+@dataclass(frozen=True)
+class AttentionParams:
+    """What a model asks of one attention call."""
+
+    scaling: float
+    sliding_window: int | None  # a query sees this many newest positions, itself included
+    softcap: float | None  # scores become softcap * tanh(score / softcap)
+    sinks: torch.Tensor | None  # [num_heads]: a logit per head that takes part in the softmax and carries no value
+
+
+class AttentionBackend(Protocol):
+    """Owns the KV cache of all layers. `begin` once per step, then `attend` once per layer."""
+
+    def copy(self, copies: tuple[BlockCopy, ...]) -> None:
+        """Copy leading slots of blocks, in all layers; reads all sources before it writes any target."""
+
+    def begin(self, plan: StepPlan) -> None:
+        """Prepare what all layers of this step share."""
+
+    def attend(
+        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, params: AttentionParams
+    ) -> torch.Tensor:
+        """Store the step's keys and values, then attend.
+
+        query [num_heads, num_tokens, head_dim], key and value [num_kv_heads, num_tokens, head_dim or value_dim]
+        -> [num_tokens, num_heads, value_dim].
+        """

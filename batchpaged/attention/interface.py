@@ -1,0 +1,79 @@
+"""The attention function registered with transformers.
+
+Models call it in place of their own attention, once per layer; it hands queries, keys and values to the backend of the
+step being run. transformers' own mask is switched off: visibility follows from positions and block tables alone.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+
+import torch
+from transformers import AttentionInterface, AttentionMaskInterface
+
+from batchpaged.attention.backend import AttentionBackend, AttentionParams, LayerShape
+
+NAME = "batchpaged"
+_backend: ContextVar[AttentionBackend] = ContextVar("batchpaged_attention_backend")
+
+
+def register() -> None:
+    """Make `attn_implementation="batchpaged"` known to transformers. Repeating it changes nothing."""
+    AttentionInterface.register(NAME, _forward)
+    AttentionMaskInterface.register(NAME, _no_mask)
+
+
+@contextmanager
+def use_backend(backend: AttentionBackend) -> Iterator[None]:
+    """All attention calls of this thread inside the block go to `backend`."""
+    token = _backend.set(backend)
+    try:
+        yield
+    finally:
+        _backend.reset(token)
+
+
+def _no_mask(*args: object, **kwargs: object) -> None:
+    return None
+
+
+def _forward(
+    module: torch.nn.Module,
+    query: torch.Tensor,  # [1, num_heads, num_tokens, head_dim]
+    key: torch.Tensor,  # [1, num_kv_heads, num_tokens, head_dim]
+    value: torch.Tensor,  # [1, num_kv_heads, num_tokens, value_dim]
+    attention_mask: None = None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: torch.Tensor | None = None,
+    **kwargs: object,
+) -> tuple[torch.Tensor, None]:
+    """-> ([1, num_tokens, num_heads, value_dim], None), the shape that transformers' models expect."""
+    scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
+    params = AttentionParams(scaling, sliding_window or None, softcap, s_aux)
+    output = _backend.get().attend(module.layer_idx, query[0], key[0], value[0], params)
+    return output.unsqueeze(0), None
+
+
+@dataclass
+class ShapeProbe:
+    """A backend that records what each layer would store, and attends to nothing."""
+
+    shapes: dict[int, LayerShape] = field(default_factory=dict)
+    num_calls: int = 0
+
+    def copy(self, copies: tuple) -> None:
+        pass
+
+    def begin(self, plan: object) -> None:
+        pass
+
+    def attend(
+        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, params: AttentionParams
+    ) -> torch.Tensor:
+        self.num_calls += 1
+        self.shapes[layer] = LayerShape(key.shape[0], key.shape[-1], value.shape[-1])
+        return query.new_zeros(query.shape[1], query.shape[0], value.shape[-1])

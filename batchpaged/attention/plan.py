@@ -1,0 +1,116 @@
+"""Which queries attend to which run of blocks: one pure function from block tables to an attention plan.
+
+Sequences whose block tables begin with the same blocks attend to those blocks together, as one matrix product per
+run instead of one per sequence; what is left of each context is attended to alone. The partial results are merged by
+log-sum-exp. The idea of splitting off shared prefixes is that of Hydragen (Juravsky et al., 2024) and of cascade
+inference in FlashInfer (Ye et al., 2024).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from batchpaged.engine.step import SequenceStep
+
+# A shared run shorter than this stays part of each sequence's own work: merging a partial result costs about as much.
+MIN_SHARED_BLOCKS = 4
+# Most queries of one item: bounds the memory of a score matrix, and lets causal items skip keys they cannot see.
+MAX_QUERIES = 256
+
+
+@dataclass(frozen=True)
+class WorkItem:
+    """Some queries attend to one run of blocks.
+
+    Query i sees key position p when p <= its own position, and p < key_end (and within the sliding window, if any).
+    """
+
+    query_indices: tuple[int, ...]  # rows of the step's token axis
+    query_positions: tuple[int, ...]  # of the same tokens in their sequences
+    blocks: tuple[int, ...]  # block ids
+    key_start: int  # position of the first slot of the first block
+    key_end: int  # positions from here on are not part of the context
+
+
+@dataclass(frozen=True)
+class _Member:
+    """A sequence's queries in this step."""
+
+    first_query: int  # row of its first query in the step's token axis
+    step: SequenceStep
+    sharable: tuple[int, ...]  # blocks that lie wholly before its first query
+
+    @property
+    def first_position(self) -> int:
+        return self.step.context_length - self.step.query_length
+
+
+def plan_attention(sequences: tuple[SequenceStep, ...], block_size: int) -> list[WorkItem]:
+    """Cover every (query, visible key) pair of the step exactly once."""
+    members, first_query = [], 0
+    for step in sequences:
+        num_sharable = (step.context_length - step.query_length) // block_size
+        members.append(_Member(first_query, step, step.block_table[:num_sharable]))
+        first_query += step.query_length
+    members.sort(key=lambda member: member.sharable)
+    return list(_split(members, 0, 0, block_size))
+
+
+def _split(members: list[_Member], depth: int, start: int, block_size: int) -> Iterator[WorkItem]:
+    """Members share their first `depth` blocks; the first `start` of these are covered already."""
+    if len(members) == 1:
+        yield from _own_items(members[0], start, block_size)
+        return
+    end = _common_depth(members, depth)
+    if end - start >= MIN_SHARED_BLOCKS:
+        yield from _shared_items(members, start, end, block_size)
+        start = end
+    for group in _groups_at(members, end):
+        yield from _split(group, end + 1, start, block_size)
+
+
+def _common_depth(members: list[_Member], depth: int) -> int:
+    # Sorted: what the first and the last share, all share.
+    first, last = members[0].sharable, members[-1].sharable
+    limit = min(len(first), len(last))
+    while depth < limit and first[depth] == last[depth]:
+        depth += 1
+    return min(depth, len(first))
+
+
+def _groups_at(members: list[_Member], depth: int) -> Iterator[list[_Member]]:
+    """Runs of members with the same block at `depth`; a member whose blocks end there stands alone."""
+    group: list[_Member] = []
+    for member in members:
+        is_alone = len(member.sharable) <= depth
+        if group and (is_alone or len(group[0].sharable) <= depth or group[0].sharable[depth] != member.sharable[depth]):
+            yield group
+            group = []
+        group.append(member)
+    yield group
+
+
+def _shared_items(members: list[_Member], start: int, end: int, block_size: int) -> Iterator[WorkItem]:
+    indices = [i for m in members for i in range(m.first_query, m.first_query + m.step.query_length)]
+    positions = [p for m in members for p in range(m.first_position, m.step.context_length)]
+    blocks = members[0].sharable[start:end]
+    for at in range(0, len(indices), MAX_QUERIES):
+        chunk = slice(at, at + MAX_QUERIES)
+        yield WorkItem(
+            tuple(indices[chunk]), tuple(positions[chunk]), blocks, start * block_size, end * block_size
+        )
+
+
+def _own_items(member: _Member, start: int, block_size: int) -> Iterator[WorkItem]:
+    step = member.step
+    for offset in range(0, step.query_length, MAX_QUERIES):
+        num_queries = min(MAX_QUERIES, step.query_length - offset)
+        position = member.first_position + offset
+        index = member.first_query + offset
+        key_end = position + num_queries
+        yield WorkItem(
+            tuple(range(index, index + num_queries)),
+            tuple(range(position, key_end)),
+            step.block_table[start : -(-key_end // block_size)],
+            start * block_size,
+            key_end,
+        )

@@ -1,0 +1,126 @@
+"""The engine: sequences in, completions out, one step at a time."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import xxhash
+
+from batchpaged.engine.block_pool import BlockPool
+from batchpaged.engine.prefix_cache import PrefixCache
+from batchpaged.engine.sampling_params import SamplingParams
+from batchpaged.engine.scheduler import Scheduler, SchedulerLimits
+from batchpaged.engine.sequence import FinishReason, Sequence
+from batchpaged.engine.step import StepPlan
+from batchpaged.engine.stop import StopCheck
+
+
+class Runner(Protocol):
+    def execute(self, plan: StepPlan) -> dict[int, int]:
+        """Compute a step; returns the sampled token id of each sequence that asked for one, by seq_id."""
+
+
+@dataclass(frozen=True)
+class EngineLimits:
+    num_blocks: int  # of the block pool
+    block_size: int  # slots per block
+    max_batch_tokens: int
+    max_sequences: int
+    max_model_len: int
+    prefix_cache: bool
+
+
+@dataclass(frozen=True)
+class Completion:
+    """A finished sequence."""
+
+    tag: Any  # what `add` was given
+    text: str
+    token_ids: tuple[int, ...]  # generated, including a stop token
+    finish_reason: FinishReason
+    num_prompt_tokens: int
+    num_cached_tokens: int
+    num_prefilled_tokens: int
+    num_recomputed_tokens: int
+
+
+@dataclass
+class EngineStats:
+    """Sums since the engine started."""
+
+    num_steps: int = 0
+    num_prefilled_tokens: int = 0
+    num_cached_tokens: int = 0
+    num_recomputed_tokens: int = 0
+    num_completion_tokens: int = 0
+    num_completions: int = 0
+
+
+class Engine:
+    """Continuous batching over a paged KV cache. One thread owns an engine; nothing in it is locked."""
+
+    def __init__(self, runner: Runner, limits: EngineLimits, stop_check: StopCheck, cache_root: bytes = b"") -> None:
+        self.pool = BlockPool(limits.num_blocks, limits.block_size)
+        cache = PrefixCache(self.pool, cache_root) if limits.prefix_cache else None
+        scheduler_limits = SchedulerLimits(limits.max_batch_tokens, limits.max_sequences, limits.max_model_len)
+        self.scheduler = Scheduler(self.pool, cache, scheduler_limits, stop_check.finish_reason)
+        self.stats = EngineStats()
+        self._runner = runner
+        self._stop_check = stop_check
+        self._tags: dict[int, Any] = {}  # by seq_id, of unfinished sequences
+        self._num_added = 0
+
+    @property
+    def has_unfinished(self) -> bool:
+        return self.scheduler.has_unfinished
+
+    @property
+    def num_unfinished(self) -> int:
+        return len(self._tags)
+
+    def add(self, token_ids: list[int], params: SamplingParams, row_key: str, tag: Any) -> None:
+        """Queue a prompt. `row_key` names the row for its random seed; `tag` comes back with the completion.
+
+        Raises RowError if the prompt can never fit.
+        """
+        seed = row_seed(params.seed, row_key)
+        sequence = Sequence(self._num_added, list(token_ids), len(token_ids), params, seed)
+        self.scheduler.add(sequence)
+        self._tags[sequence.seq_id] = tag
+        self._num_added += 1
+
+    def step(self) -> list[Completion]:
+        """Schedule, run, update. Returns the completions that this step finished."""
+        plan = self.scheduler.schedule()
+        if plan is None:
+            return []
+        sampled = self._runner.execute(plan)
+        finished = self.scheduler.update(plan, sampled)
+        self.stats.num_steps += 1
+        return [self._complete(sequence) for sequence in finished]
+
+    def _complete(self, sequence: Sequence) -> Completion:
+        completion = Completion(
+            tag=self._tags.pop(sequence.seq_id),
+            text=self._stop_check.text(sequence),
+            token_ids=tuple(sequence.generated_token_ids),
+            finish_reason=sequence.finish_reason,
+            num_prompt_tokens=sequence.num_prompt_tokens,
+            num_cached_tokens=sequence.num_cached_tokens,
+            num_prefilled_tokens=sequence.num_prefilled_tokens,
+            num_recomputed_tokens=sequence.num_recomputed_tokens,
+        )
+        return completion
+
+
+def row_seed(run_seed: int, row_key: str) -> int:
+    """A row's own seed: the same wherever and whenever the row is computed."""
+    return xxhash.xxh3_64_intdigest(row_key.encode("utf-8", "surrogatepass"), seed=run_seed & (2**64 - 1))
+
+
+def run_to_end(engine: Engine, on_completion: Callable[[Completion], None]) -> None:
+    """Step until nothing is left; checks that the pool is whole at the end."""
+    while engine.has_unfinished:
+        for completion in engine.step():
+            on_completion(completion)
+    engine.scheduler.check()

@@ -1,0 +1,146 @@
+"""The prefix cache: finds blocks that already hold the keys and values of a prompt's leading tokens.
+
+Full blocks are found by hash, as in vLLM (Kwon et al., 2023, "Efficient Memory Management for Large Language
+Model Serving with PagedAttention"): xxh3-128 over the parent's hash and the block's token ids. A hash only leads
+to a candidate; a hit counts after token ids and parent block match exactly. Where a prompt leaves all cached
+prompts inside a block, the block that shares most of its leading tokens is found as well, to be copied.
+"""
+
+from bisect import bisect_left, insort
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import xxhash
+
+from batchpaged.engine.block_pool import BlockPool
+
+BlockHash = Callable[[bytes, bytes], bytes]  # (parent hash, token ids as int32 bytes) -> hash
+
+
+def xxh3_128(parent: bytes, tokens: bytes) -> bytes:
+    return xxhash.xxh3_128_digest(parent + tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class CachedBlock:
+    block: int
+    parent: int | None  # block id of the parent; None at the root
+    hash: bytes | None  # None for an open block: its owner still appends to it
+    tokens: tuple[int, ...]  # at most block_size
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixMatch:
+    """What the cache holds of a prompt: whole blocks to share, then slots of one more block to copy."""
+
+    blocks: tuple[int, ...]
+    copy_source: int | None
+    num_copied_slots: int  # 0 when there is nothing to copy
+    num_tokens: int  # covered by both
+
+
+NO_MATCH = PrefixMatch((), None, 0, 0)
+
+
+class PrefixCache:
+    """Owns the findability of blocks; the pool owns their lives.
+
+    `root` seeds every hash: it differs per run, model, dtype and adapter, so equal tokens of different models
+    never meet. `parent is None` marks the first block of a prompt.
+    """
+
+    def __init__(self, pool: BlockPool, root: bytes, block_hash: BlockHash = xxh3_128) -> None:
+        self._pool = pool
+        self._root = root
+        self._block_hash = block_hash
+        self._by_hash: dict[bytes, CachedBlock] = {}
+        self._by_block: dict[int, CachedBlock] = {}
+        # Children of a block by token ids, sorted: the longest common prefix is always with a neighbour.
+        self._children: dict[int | None, list[tuple[tuple[int, ...], int]]] = {}
+        pool.on_evict = self._forget
+
+    def __len__(self) -> int:
+        return len(self._by_block)
+
+    def match(self, tokens: list[int] | np.ndarray) -> PrefixMatch:
+        """Longest cached prefix of all but the last token, whose logits are needed. Changes nothing."""
+        size = self._pool.block_size
+        limit = len(tokens) - 1
+        ids = np.asarray(tokens, dtype=np.int32)
+        blocks: list[int] = []
+        parent_hash, parent = self._root, None
+        for start in range(0, limit - limit % size, size):
+            entry = self._find(parent_hash, parent, ids[start : start + size])
+            if entry is None:
+                break
+            blocks.append(entry.block)
+            parent_hash, parent = entry.hash, entry.block
+        start = len(blocks) * size
+        source, num_slots = self._nearest_child(parent, tuple(ids[start : min(start + size, limit)].tolist()))
+        return PrefixMatch(tuple(blocks), source, num_slots, start + num_slots)
+
+    def _find(self, parent_hash: bytes, parent: int | None, tokens: np.ndarray) -> CachedBlock | None:
+        entry = self._by_hash.get(self._block_hash(parent_hash, tokens.tobytes()))
+        if entry is None or entry.parent != parent or entry.tokens != tuple(tokens.tolist()):
+            return None
+        return entry
+
+    def _nearest_child(self, parent: int | None, tokens: tuple[int, ...]) -> tuple[int | None, int]:
+        children = self._children.get(parent, [])
+        at = bisect_left(children, (tokens,))
+        best: tuple[int | None, int] = (None, 0)
+        for child_tokens, block in children[max(at - 1, 0) : at + 1]:
+            shared = _num_common(tokens, child_tokens)
+            if shared > best[1]:
+                best = (block, shared)
+        return best
+
+    def insert(self, block: int, parent: int | None, tokens: tuple[int, ...]) -> int | None:
+        """Make a referenced block findable; returns the block that now stands for these tokens.
+
+        A full block (block_size tokens) whose content is cached already is not inserted: the block that was there
+        is returned, and the caller exchanges its own for it, so that a child's parent is always referenced with it.
+        None when the hash collides with other content: the block stays private, and so must its successors.
+        An open block (fewer tokens) can be inserted again with more tokens as its owner fills it.
+        """
+        self._drop_open(block)
+        if len(tokens) < self._pool.block_size:
+            self._remember(CachedBlock(block, parent, None, tokens))
+            return block
+        parent_hash = self._root if parent is None else self._by_block[parent].hash
+        key = self._block_hash(parent_hash, np.asarray(tokens, dtype=np.int32).tobytes())
+        existing = self._by_hash.get(key)
+        if existing is not None:
+            is_same = existing.parent == parent and existing.tokens == tokens
+            return existing.block if is_same else None
+        entry = CachedBlock(block, parent, key, tokens)
+        self._by_hash[key] = entry
+        self._remember(entry)
+        return block
+
+    def _remember(self, entry: CachedBlock) -> None:
+        self._by_block[entry.block] = entry
+        insort(self._children.setdefault(entry.parent, []), (entry.tokens, entry.block))
+        self._pool.mark_cached(entry.block)
+
+    def _drop_open(self, block: int) -> None:
+        if block in self._by_block:
+            self._forget(block)
+            self._pool.unmark_cached(block)
+
+    def _forget(self, block: int) -> None:
+        entry = self._by_block.pop(block)
+        if entry.hash is not None:
+            del self._by_hash[entry.hash]
+        siblings = self._children[entry.parent]
+        siblings.pop(bisect_left(siblings, (entry.tokens, block)))
+        if not siblings:
+            del self._children[entry.parent]
+
+
+def _num_common(a: tuple[int, ...], b: tuple[int, ...]) -> int:
+    for i, (x, y) in enumerate(zip(a, b, strict=False)):
+        if x != y:
+            return i
+    return min(len(a), len(b))

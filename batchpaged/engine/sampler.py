@@ -1,0 +1,60 @@
+"""Chooses the next token of each sequence from its logits."""
+
+import numpy as np
+import torch
+
+from batchpaged.engine.sampling_params import SamplingParams
+from batchpaged.engine.step import SampleRequest
+
+
+def sample(logits: torch.Tensor, requests: list[SampleRequest]) -> list[int]:
+    """logits [len(requests), vocab_size] -> token ids. A row's choice depends on its own logits and seed alone."""
+    logits = logits.float()
+    for row, request in enumerate(requests):
+        if request.token_ids is not None:
+            _penalise(logits[row], request)
+    params = requests[0].params
+    if params.is_greedy:
+        return logits.argmax(-1).tolist()
+    uniform = torch.tensor([_uniform(request) for request in requests], dtype=torch.float64, device=logits.device)
+    return _draw(logits, params, uniform).tolist()
+
+
+def _penalise(logits: torch.Tensor, request: SampleRequest) -> None:
+    """Repetition penalty of CTRL (Keskar et al., 2019), in place on [vocab_size]; as transformers computes it."""
+    seen = torch.tensor(request.token_ids, device=logits.device).unique()
+    scores = logits[seen]
+    penalty = request.params.repetition_penalty
+    logits[seen] = torch.where(scores < 0, scores * penalty, scores / penalty)
+
+
+def _uniform(request: SampleRequest) -> float:
+    """A number in [0, 1) that depends on the row's seed and the token's position, and on nothing else."""
+    return float(np.random.Generator(np.random.Philox(key=[request.seed, request.num_tokens])).random())
+
+
+def _draw(logits: torch.Tensor, params: SamplingParams, uniform: torch.Tensor) -> torch.Tensor:
+    """Inverse of the cumulative distribution, over tokens from the most to the least likely."""
+    scores, order = (logits.double() / params.temperature).sort(-1, descending=True, stable=True)
+    probabilities = filter_probabilities(scores.softmax(-1), params)
+    cumulative = probabilities.cumsum(-1)
+    target = uniform * cumulative[:, -1]
+    index = torch.searchsorted(cumulative, target.unsqueeze(-1), right=True)
+    num_kept = (probabilities > 0).sum(-1, keepdim=True)
+    return order.gather(-1, index.minimum(num_kept - 1)).squeeze(-1)
+
+
+def filter_probabilities(probabilities: torch.Tensor, params: SamplingParams) -> torch.Tensor:
+    """Zero what top-k, top-p and min-p leave out; rows [n, vocab_size] sorted descending. The best token stays.
+
+    In transformers' order: top-k first, then top-p, then min-p, each on what the one before left, renormalised.
+    """
+    if params.top_k is not None:
+        probabilities[:, params.top_k :] = 0
+    if params.top_p < 1:
+        share = probabilities / probabilities.sum(-1, keepdim=True)
+        before = share.cumsum(-1) - share  # of all more likely tokens
+        probabilities = probabilities.masked_fill(before >= params.top_p, 0)
+    if params.min_p > 0:
+        probabilities = probabilities.masked_fill(probabilities < params.min_p * probabilities[:, :1], 0)
+    return probabilities

@@ -1,0 +1,246 @@
+"""The scheduler: decides which tokens the next step computes, and where their keys and values go.
+
+Plain data in, plain data out: no model, no tensor, no clock. Per step, in this order: running sequences decode one
+token each, running prefills go on, waiting sequences are admitted, all within one token budget (chunked prefill mixed
+with decode as in Sarathi-Serve: Agrawal et al., 2024, "Taming Throughput-Latency Tradeoff in LLM Inference").
+"""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import islice
+
+from batchpaged.engine.block_pool import BlockPool
+from batchpaged.engine.completion_lengths import CompletionLengths
+from batchpaged.engine.in_flight import InFlight
+from batchpaged.engine.prefix_cache import NO_MATCH, PrefixCache, PrefixMatch
+from batchpaged.engine.sequence import FinishReason, Sequence, Status
+from batchpaged.engine.step import BlockCopy, StepPlan
+from batchpaged.engine.step_builder import StepBuilder
+from batchpaged.errors import RowError
+
+FinishCheck = Callable[[Sequence], FinishReason | None]
+
+# How far behind the head of the queue admission looks past sequences that wait for another's prefix.
+ADMISSION_WINDOW = 512
+
+
+@dataclass(frozen=True)
+class SchedulerLimits:
+    max_batch_tokens: int  # token budget of a step
+    max_sequences: int  # running at once
+    max_model_len: int  # most tokens of one sequence, prompt and completion
+
+
+class Scheduler:
+    def __init__(
+        self, pool: BlockPool, cache: PrefixCache | None, limits: SchedulerLimits, finish_check: FinishCheck
+    ) -> None:
+        self.pool = pool
+        self.cache = cache
+        self.waiting: deque[Sequence] = deque()
+        self.running: list[Sequence] = []  # in order of admission; the last is preempted first
+        self.num_preemptions = 0
+        self._limits = limits
+        self._max_running = min(limits.max_sequences, limits.max_batch_tokens)
+        self._finish_check = finish_check
+        self._in_flight = InFlight()
+        self._lengths = CompletionLengths()
+
+    @property
+    def has_unfinished(self) -> bool:
+        return bool(self.waiting or self.running)
+
+    def add(self, sequence: Sequence) -> None:
+        """Queue a sequence. Raises RowError if it could not run even alone, so that nothing waits forever."""
+        num_tokens = sequence.num_prompt_tokens + sequence.params.max_tokens
+        if num_tokens > self._limits.max_model_len:
+            raise RowError(
+                f"prompt ({sequence.num_prompt_tokens} tokens) and max_tokens ({sequence.params.max_tokens}) "
+                f"pass max_model_len ({self._limits.max_model_len})"
+            )
+        if self._num_blocks(num_tokens) > self.pool.num_blocks:
+            raise RowError(
+                f"{num_tokens} tokens do not fit into the KV cache "
+                f"({self.pool.num_blocks} blocks of {self.pool.block_size} tokens); raise engine.kv_cache"
+            )
+        self.waiting.append(sequence)
+
+    def schedule(self) -> StepPlan | None:
+        """Plan the next step; None when nothing is left to do. Blocks are allocated, nothing is computed yet."""
+        builder = StepBuilder(self.pool.block_size, self._limits.max_batch_tokens)
+        self._schedule_decodes(builder)
+        self._schedule_prefills(builder)
+        self._admit(builder)
+        return builder.build()
+
+    def update(self, plan: StepPlan, sampled: dict[int, int]) -> list[Sequence]:
+        """Take in a step's result (seq_id -> sampled token id). Returns the sequences that finished, blocks released."""
+        by_id = {sequence.seq_id: sequence for sequence in self.running}
+        finished = []
+        for step in plan.sequences:
+            sequence = by_id[step.seq_id]
+            sequence.num_computed_tokens = step.context_length
+            self._cache_computed_blocks(sequence)
+            if step.sample is not None:
+                self._append(sequence, sampled[step.seq_id], finished)
+        self.running = [s for s in self.running if s.status is Status.RUNNING]
+        return finished
+
+    def check(self) -> None:
+        """Raise AssertionError if pool, cache and block tables disagree (called by tests, and at the end of a run)."""
+        self.pool.check(s.block_table for s in self.running)
+
+    # --- running sequences ---
+
+    def _schedule_decodes(self, builder: StepBuilder) -> None:
+        for sequence in list(self.running):
+            is_decoding = sequence.status is Status.RUNNING and not sequence.is_prefilling
+            if is_decoding and builder.budget and self._reserve_slot(sequence):
+                builder.add(sequence, 1)
+
+    def _reserve_slot(self, sequence: Sequence) -> bool:
+        """Make the block table cover the next token. False if the sequence had to be preempted for it."""
+        while self._num_blocks(sequence.num_tokens) > len(sequence.block_table):
+            if self.pool.num_available:
+                sequence.block_table.append(self.pool.allocate())
+            elif self._preempt_last() is sequence:
+                return False
+        return True
+
+    def _preempt_last(self) -> Sequence:
+        """Release the blocks of the sequence admitted last; it is computed again from what the cache still holds."""
+        sequence = self.running.pop()
+        self._in_flight.discard(sequence)
+        self._release(sequence, Status.WAITING)
+        sequence.num_computed_tokens = sequence.num_cached_blocks = 0
+        sequence.num_preemptions += 1
+        self.num_preemptions += 1
+        self.waiting.appendleft(sequence)
+        return sequence
+
+    def _schedule_prefills(self, builder: StepBuilder) -> None:
+        for sequence in self.running:
+            if sequence.is_prefilling and builder.budget:
+                builder.add(sequence, min(sequence.num_uncomputed_tokens, builder.budget))
+
+    # --- admission ---
+
+    def _admit(self, builder: StepBuilder) -> None:
+        """Admit waiting sequences in order while budget and blocks last, passing over those that wait for a prefix."""
+        reserve = sum(self._num_growth_blocks(s) for s in self.running)
+        admitted: set[int] = set()
+        for sequence in islice(self.waiting, ADMISSION_WINDOW):
+            if not builder.budget or len(self.running) >= self._max_running:
+                break
+            if self._is_waiting_for_prefix(sequence):
+                continue
+            match = self.cache.match(sequence.token_ids) if self.cache else NO_MATCH
+            if self._must_defer(sequence, match):
+                continue
+            reserve += self._num_growth_blocks(sequence)
+            if not self._has_room(sequence, match, reserve):
+                break
+            self._start(sequence, match, builder)
+            admitted.add(sequence.seq_id)
+        if admitted:
+            self.waiting = deque(s for s in self.waiting if s.seq_id not in admitted)
+
+    def _is_waiting_for_prefix(self, sequence: Sequence) -> bool:
+        other = sequence.waits_for
+        if other is not None and (other.status is not Status.RUNNING or not other.is_prefilling):
+            sequence.waits_for = other = None
+        return other is not None
+
+    def _must_defer(self, sequence: Sequence, match: PrefixMatch) -> bool:
+        """Whether a running prefill computes tokens that this sequence needs and the cache does not hold yet."""
+        if self.cache is None:
+            return False
+        shared, other = self._in_flight.longest_overlap(sequence)
+        if min(shared, sequence.num_tokens - 1) <= match.num_tokens:
+            return False
+        sequence.waits_for = other
+        return True
+
+    def _has_room(self, sequence: Sequence, match: PrefixMatch, reserve: int) -> bool:
+        """Enough blocks for the known tokens now and, unless it runs alone, for what all running ones may grow by."""
+        num_new = self._num_blocks(sequence.num_tokens) - len(match.blocks)
+        num_revived = sum(not self.pool.is_referenced(b) for b in match.blocks)
+        num_left = self.pool.num_available - num_new - num_revived
+        return num_left >= (reserve if self.running else 0)
+
+    def _start(self, sequence: Sequence, match: PrefixMatch, builder: StepBuilder) -> None:
+        for block in match.blocks:
+            self.pool.acquire(block)
+        num_new = self._num_blocks(sequence.num_tokens) - len(match.blocks)
+        sequence.block_table = [*match.blocks, *(self.pool.allocate() for _ in range(num_new))]
+        if match.copy_source is not None:
+            # Copies run before any slot is written, so the source may even be a block that was just evicted.
+            target = sequence.block_table[len(match.blocks)]
+            builder.copy(BlockCopy(match.copy_source, target, match.num_copied_slots))
+        sequence.status = Status.RUNNING
+        sequence.num_cached_blocks = len(match.blocks)
+        sequence.num_computed_tokens = match.num_tokens
+        sequence.count_cached(match.num_tokens)
+        self.running.append(sequence)
+        self._in_flight.add(sequence)
+        builder.add(sequence, min(sequence.num_uncomputed_tokens, builder.budget))
+
+    # --- after a step ---
+
+    def _cache_computed_blocks(self, sequence: Sequence) -> None:
+        if not sequence.is_prefilling:
+            self._in_flight.discard(sequence)
+        if self.cache is None:
+            return
+        size = self.pool.block_size
+        while not sequence.is_private and (sequence.num_cached_blocks + 1) * size <= sequence.num_computed_tokens:
+            self._cache_full_block(sequence, self.cache)
+        is_prompt_done = sequence.num_computed_tokens == sequence.num_prompt_tokens
+        if is_prompt_done and not sequence.is_private and sequence.num_computed_tokens % size:
+            self.cache.insert(*self._block_content(sequence, sequence.num_computed_tokens))
+
+    def _cache_full_block(self, sequence: Sequence, cache: PrefixCache) -> None:
+        """Cache the first block that is full and not cached yet, or exchange it for the equal block that is cached."""
+        index = sequence.num_cached_blocks
+        block, parent, tokens = self._block_content(sequence, (index + 1) * self.pool.block_size)
+        canonical = cache.insert(block, parent, tokens)
+        if canonical is None:
+            sequence.is_private = True
+            return
+        if canonical != block:
+            self.pool.acquire(canonical)
+            self.pool.release([block])
+            sequence.block_table[index] = canonical
+        sequence.num_cached_blocks += 1
+
+    def _block_content(self, sequence: Sequence, end: int) -> tuple[int, int | None, tuple[int, ...]]:
+        """(block, parent block, tokens) of the first block that is not cached, filled up to token `end`."""
+        index = sequence.num_cached_blocks
+        parent = sequence.block_table[index - 1] if index else None
+        return sequence.block_table[index], parent, tuple(sequence.token_ids[index * self.pool.block_size : end])
+
+    def _append(self, sequence: Sequence, token_id: int, finished: list[Sequence]) -> None:
+        sequence.token_ids.append(token_id)
+        sequence.finish_reason = self._finish_check(sequence)
+        if sequence.finish_reason is not None:
+            self._release(sequence, Status.FINISHED)
+            self._lengths.add(sequence.num_generated_tokens)
+            finished.append(sequence)
+
+    def _release(self, sequence: Sequence, status: Status) -> None:
+        """Give all blocks back, the last one first (see BlockPool)."""
+        self.pool.release(reversed(sequence.block_table))
+        sequence.block_table = []
+        sequence.status = status
+
+    # --- arithmetic ---
+
+    def _num_blocks(self, num_tokens: int) -> int:
+        return -(-num_tokens // self.pool.block_size)
+
+    def _num_growth_blocks(self, sequence: Sequence) -> int:
+        """Blocks that the sequence is expected to need beyond those for its known tokens."""
+        num_expected = min(self._lengths.expected(sequence.params.max_tokens), sequence.params.max_tokens)
+        num_final = max(sequence.num_prompt_tokens + num_expected, sequence.num_tokens)
+        return self._num_blocks(num_final) - self._num_blocks(sequence.num_tokens)

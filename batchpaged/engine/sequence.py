@@ -1,0 +1,90 @@
+"""A sequence: one prompt, its continuation, and where its keys and values lie."""
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Literal
+
+import numpy as np
+
+from batchpaged.engine.sampling_params import SamplingParams
+
+FinishReason = Literal["stop", "length"]
+
+
+class Status(Enum):
+    WAITING = "waiting"  # holds no blocks
+    RUNNING = "running"  # holds the blocks of `block_table`
+    FINISHED = "finished"  # holds no blocks
+
+
+@dataclass(eq=False, slots=True)
+class Sequence:
+    """One prompt and its continuation.
+
+    The scheduler alone changes a sequence. Keys and values of tokens [0, num_computed_tokens) lie in
+    the slots of `block_table`, in order.
+    """
+
+    seq_id: int
+    token_ids: list[int]  # prompt, then generated tokens
+    num_prompt_tokens: int
+    params: SamplingParams
+    seed: int  # the row's own
+    status: Status = Status.WAITING
+    block_table: list[int] = field(default_factory=list)  # block ids, in order of position
+    num_computed_tokens: int = 0  # keys and values that lie in the cache
+    num_cached_blocks: int = 0  # leading blocks of the table that the prefix cache can find; never written again
+    is_private: bool = False  # a hash collision: nothing beyond num_cached_blocks can be cached
+    waits_for: "Sequence | None" = None  # is prefilling tokens that this one would compute again
+    finish_reason: FinishReason | None = None
+    stop_index: int | None = None  # length in characters of the completion, when a stop string ended it
+    prompt_array: np.ndarray | None = None  # int32 [num_prompt_tokens], for fast comparison
+    # Accounting: every prompt token is counted once, as cached or as prefilled, when it first enters the cache.
+    num_known_tokens: int = 0  # most tokens that were ever in the cache; to compute one of them again is to recompute
+    num_cached_tokens: int = 0
+    num_prefilled_tokens: int = 0
+    num_recomputed_tokens: int = 0  # after a preemption; never counted as cached
+    num_preemptions: int = 0
+
+    def __post_init__(self) -> None:
+        self.prompt_array = np.asarray(self.token_ids[: self.num_prompt_tokens], dtype=np.int32)
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.token_ids)
+
+    @property
+    def num_generated_tokens(self) -> int:
+        return len(self.token_ids) - self.num_prompt_tokens
+
+    @property
+    def num_uncomputed_tokens(self) -> int:
+        return len(self.token_ids) - self.num_computed_tokens
+
+    @property
+    def is_prefilling(self) -> bool:
+        """More than the newest token is missing from the cache."""
+        return self.num_uncomputed_tokens > 1 or self.num_computed_tokens < self.num_prompt_tokens
+
+    @property
+    def generated_token_ids(self) -> list[int]:
+        return self.token_ids[self.num_prompt_tokens :]
+
+    def count_cached(self, num_tokens: int) -> None:
+        """The cache holds the first `num_tokens` tokens without this sequence having computed them."""
+        self.num_cached_tokens += max(0, min(num_tokens, self.num_prompt_tokens) - self.num_known_tokens)
+        self.num_known_tokens = max(self.num_known_tokens, num_tokens)
+
+    def count_computed(self, start: int, end: int) -> None:
+        """Tokens [start, end) are computed in this step."""
+        self.num_recomputed_tokens += max(0, min(end, self.num_known_tokens) - start)
+        self.num_prefilled_tokens += max(0, min(end, self.num_prompt_tokens) - max(start, self.num_known_tokens))
+        self.num_known_tokens = max(self.num_known_tokens, end)
+
+
+def common_prefix_length(a: np.ndarray, b: np.ndarray) -> int:
+    """Number of leading tokens that two int32 arrays share."""
+    n = min(len(a), len(b))
+    differing = a[:n] != b[:n]
+    first = int(differing.argmax()) if n else 0
+    return first if n and differing[first] else n

@@ -1,0 +1,1 @@
+"""Answer metrics: how good the completions are, where the data set has references."""

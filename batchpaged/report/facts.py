@@ -1,0 +1,92 @@
+"""What a finished run hands to the report: plain facts, no derived figure among them.
+
+Whole-run facts describe the run, not the last sitting: a run that was interrupted and went on is reported as one.
+The row table holds no text beyond ids and reasons, so a report can be shared where the prompts cannot.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+ROWS_SCHEMA = pa.schema(
+    [
+        ("row_id", pa.string()),
+        ("status", pa.string()),  # ok | truncated | failed
+        ("error", pa.string()),  # null unless failed
+        ("finish_reason", pa.string()),  # stop | length; null if failed
+        ("prompt_tokens", pa.int32()),
+        ("cached_tokens", pa.int32()),
+        ("completion_tokens", pa.int32()),
+    ]
+)
+
+TIMELINE_SCHEMA = pa.schema(
+    [
+        ("t", pa.float64()),  # seconds since inference began
+        ("worker", pa.string()),
+        ("num_prefilled_tokens", pa.int64()),  # these three and num_preemptions: cumulative
+        ("num_cached_tokens", pa.int64()),
+        ("num_completion_tokens", pa.int64()),
+        ("cache_usage", pa.float64()),  # referenced blocks / all blocks
+        ("num_running", pa.int64()),
+        ("num_waiting", pa.int64()),
+        ("num_preemptions", pa.int64()),
+    ]
+)
+
+STAGES = ("load", "read", "tokenize", "plan", "infer", "assemble")
+
+
+@dataclass(frozen=True)
+class PlanFacts:
+    """What the plan knew before the first token; failed prompts are in num_rows only."""
+
+    num_rows: int
+    num_prompt_tokens: int
+    num_unique_tokens: int  # prompt tokens left if every shared prefix were computed once
+    num_duplicates: int  # rows whose prompt another row has too, beyond the first
+    longest_prompt: int  # tokens
+    num_units: int
+    num_deduplicated: int = 0  # duplicates answered by copying another row's completion
+
+
+@dataclass(frozen=True)
+class EngineStats:
+    """Totals of one worker session: one engine, from its start to its end."""
+
+    worker: str
+    device: str
+    num_blocks: int
+    block_size: int  # slots
+    num_prefilled_tokens: int  # computed for the first time
+    num_cached_tokens: int
+    num_recomputed_tokens: int  # computed again after a preemption
+    num_completion_tokens: int
+    num_preemptions: int
+    num_steps: int
+    busy_seconds: float  # spent inside scheduler steps
+    misses: dict[str, int] = field(default_factory=dict)  # cause -> tokens that were reusable and computed
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """Everything the report is made from."""
+
+    run_id: str
+    name: str
+    fingerprint: str
+    model: str
+    device: str
+    versions: dict[str, str]  # package -> version
+    started_at: str  # ISO-8601, UTC
+    finished_at: str  # ISO-8601, UTC
+    plan: PlanFacts
+    rows: pa.Table  # ROWS_SCHEMA; one row per input row, in input order
+    engines: tuple[EngineStats, ...]
+    timeline: pa.Table  # TIMELINE_SCHEMA; any order
+    times: dict[str, float]  # STAGES and "total" -> seconds
+    evaluation: dict[str, float | None] | None  # metric -> value
+    gates: tuple[str, ...]
+    max_model_len: int

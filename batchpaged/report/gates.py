@@ -1,0 +1,121 @@
+"""Gates: one-line conditions on the report that decide the exit code.
+
+    prefix_cache_hit_rate >= 0.8       a figure of report.json
+    throughput.rows_per_s > 2          a figure inside an object, by its path
+    failed_rows <= 0                   the same as rows.failed
+    f1 >= 0.6                          a metric the pipeline's `evaluate` asks for
+    misses.eviction == 0               reusable tokens computed for a cause
+
+They are read before any work, so that a misspelt one costs no night. A gate whose figure is null fails: nothing was
+measured, so nothing was shown to be good.
+"""
+
+from __future__ import annotations
+
+import difflib
+import operator
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from batchpaged.errors import ConfigError
+from batchpaged.report.facts import STAGES
+
+ROW_COUNTS = ("total", "succeeded", "failed", "truncated", "deduplicated")
+ALIASES = {f"{kind}_rows": f"rows.{kind}" for kind in ROW_COUNTS}
+FIGURES = (
+    *(f"rows.{kind}" for kind in ROW_COUNTS),
+    *(f"tokens.{kind}" for kind in ("prompt", "unique", "prefilled", "cached", "recomputed", "completion")),
+    "prefix_cache_hit_rate",
+    "prefix_cache_hit_rate_ceiling",
+    "reuse_efficiency",
+    "gpu_cache_usage_perc.mean",
+    "gpu_cache_usage_perc.peak",
+    "num_preemption",
+    "avg_sequence_length",
+    "max_model_len",
+    *(f"throughput.{name}_per_s" for name in ("rows", "prompt_tokens", "prefilled_tokens", "completion_tokens")),
+    *(f"time.{stage}" for stage in (*STAGES, "total")),
+    "finish_reasons.stop",
+    "finish_reasons.length",
+)
+# Its keys are the engine's to name, so a path below it is taken as it is.
+OPEN_OBJECT = "misses."
+COUNTED = "num_evaluated"
+
+_OPERATORS: dict[str, Callable[[float, float], bool]] = {
+    ">=": operator.ge,
+    "<=": operator.le,
+    "==": operator.eq,
+    "!=": operator.ne,
+    ">": operator.gt,
+    "<": operator.lt,
+}
+_GATE = re.compile(
+    r"\s*(?P<figure>[A-Za-z_][A-Za-z0-9_.-]*)"
+    r"\s*(?P<operator>>=|<=|==|!=|>|<)"
+    r"\s*(?P<bound>[-+]?([0-9][0-9_]*(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?)\s*"
+)
+
+
+@dataclass(frozen=True)
+class Gate:
+    """`figure operator bound`; figure as the pipeline file spells it."""
+
+    figure: str
+    operator: str
+    bound: float
+    text: str
+
+    def is_passed_by(self, value: float | None) -> bool:
+        return value is not None and _OPERATORS[self.operator](value, self.bound)
+
+
+def parse_gate(text: str) -> Gate:
+    """Raises ConfigError when the text is not a condition; whether its figure exists is not looked at."""
+    match = _GATE.fullmatch(text)
+    if match is None:
+        raise ConfigError(
+            f"gates: {text!r} is not a condition; write `figure operator number`, for example "
+            f"`prefix_cache_hit_rate >= 0.8`, with one of {' '.join(_OPERATORS)}"
+        )
+    return Gate(match["figure"], match["operator"], float(match["bound"].replace("_", "")), text.strip())
+
+
+def parse_gates(texts: Iterable[str], metrics: Iterable[str] = ()) -> tuple[Gate, ...]:
+    """Gates whose figures all exist. `metrics`: what the pipeline's `evaluate` computes. Raises ConfigError."""
+    names = set(metrics)
+    gates = tuple(map(parse_gate, texts))
+    for gate in gates:
+        _require_figure(gate, {*names, COUNTED} if names else names)
+    return gates
+
+
+def check(text: str, report: dict[str, Any]) -> dict[str, Any]:
+    """One entry of the report's `gates`: {gate, value, passed}."""
+    gate = parse_gate(text)
+    value = find_figure(gate.figure, report)
+    return {"gate": gate.text, "value": value, "passed": gate.is_passed_by(value)}
+
+
+def find_figure(figure: str, report: dict[str, Any]) -> float | None:
+    """The number at a path of the report, by alias or as an evaluation metric; None when there is none."""
+    evaluation = report.get("evaluation") or {}
+    if figure in evaluation:
+        return evaluation[figure]
+    value: Any = report
+    for key in ALIASES.get(figure, figure).split("."):
+        value = value.get(key) if isinstance(value, dict) else None
+    return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+
+def _require_figure(gate: Gate, metrics: set[str]) -> None:
+    known = [*FIGURES, *ALIASES, *metrics, *(f"evaluation.{name}" for name in metrics)]
+    if gate.figure in known or gate.figure.startswith(OPEN_OBJECT):
+        return
+    nearest = difflib.get_close_matches(gate.figure, known, n=1, cutoff=0.0)[0]
+    raise ConfigError(
+        f"gates: {gate.text!r} asks for {gate.figure!r}, which no report has; the nearest is {nearest!r}."
+        + ("" if metrics else " Metrics such as f1 need `evaluate` in the pipeline file.")
+    )

@@ -1,0 +1,131 @@
+"""report.json: every figure of a run, from its facts.
+
+Token counts come from the rows, not from the engines: rows are committed, so they describe the whole run even when
+workers were lost on the way, and prompt == cached + prefilled holds by construction.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import asdict
+from typing import Any
+
+from batchpaged.report.facts import STAGES, EngineStats, RunFacts
+from batchpaged.report.failures import count_failures
+from batchpaged.report.gates import check
+from batchpaged.report.rows import RowTotals, sum_rows
+from batchpaged.report.timeline import usage_mean_and_peak
+
+
+def build_report(facts: RunFacts) -> dict[str, Any]:
+    """The report as plain JSON types; a ratio with nothing to divide by is None, and no value is NaN or infinite."""
+    totals = sum_rows(facts.rows)
+    tokens = _tokens(facts, totals)
+    report = {
+        "run": _run(facts),
+        "rows": _rows(facts, totals),
+        "tokens": tokens,
+        **_reuse(tokens),
+        **_occupancy(facts, totals),
+        "throughput": _throughput(totals, tokens, facts.times.get("infer")),
+        "time": {stage: facts.times.get(stage) for stage in (*STAGES, "total")},
+        "evaluation": None if facts.evaluation is None else dict(facts.evaluation),
+        "gates": [],
+        "workers": [_worker(engine) for engine in facts.engines],
+        "misses": _sum_misses(facts.engines),
+        "failures": count_failures(facts.rows),
+        "finish_reasons": totals.finish_reasons,
+    }
+    report = _finite(report)
+    return {**report, "gates": [check(gate, report) for gate in facts.gates]}
+
+
+def ratio(part: float | None, whole: float | None) -> float | None:
+    """part / whole, or None when there is nothing to divide by."""
+    return part / whole if part is not None and whole else None
+
+
+def _run(facts: RunFacts) -> dict[str, Any]:
+    return {
+        "id": facts.run_id,
+        "name": facts.name,
+        "fingerprint": facts.fingerprint,
+        "model": facts.model,
+        "device": facts.device,
+        "versions": dict(facts.versions),
+        "started_at": facts.started_at,
+        "finished_at": facts.finished_at,
+    }
+
+
+def _rows(facts: RunFacts, totals: RowTotals) -> dict[str, int]:
+    return {
+        "total": totals.num_rows,
+        "succeeded": totals.num_succeeded,
+        "failed": totals.num_failed,
+        "truncated": totals.num_truncated,
+        "deduplicated": facts.plan.num_deduplicated,
+    }
+
+
+def _tokens(facts: RunFacts, totals: RowTotals) -> dict[str, int]:
+    """`unique` is the plan's; where planned rows failed later, it cannot exceed the prompts that ran."""
+    return {
+        "prompt": totals.prompt_tokens,
+        "unique": min(facts.plan.num_unique_tokens, totals.prompt_tokens),
+        "prefilled": totals.prompt_tokens - totals.cached_tokens,
+        "cached": totals.cached_tokens,
+        "recomputed": sum(engine.num_recomputed_tokens for engine in facts.engines),
+        "completion": totals.completion_tokens,
+    }
+
+
+def _reuse(tokens: dict[str, int]) -> dict[str, float | None]:
+    reusable = tokens["prompt"] - tokens["unique"]
+    return {
+        "prefix_cache_hit_rate": ratio(tokens["cached"], tokens["prompt"]),
+        "prefix_cache_hit_rate_ceiling": ratio(reusable, tokens["prompt"]),
+        "reuse_efficiency": ratio(tokens["prompt"] - tokens["prefilled"], reusable),
+    }
+
+
+def _occupancy(facts: RunFacts, totals: RowTotals) -> dict[str, Any]:
+    mean, peak = usage_mean_and_peak(facts.timeline)
+    return {
+        "gpu_cache_usage_perc": {"mean": mean, "peak": peak},
+        "num_preemption": sum(engine.num_preemptions for engine in facts.engines),
+        "avg_sequence_length": ratio(totals.prompt_tokens + totals.completion_tokens, totals.num_succeeded),
+        "max_model_len": facts.max_model_len,
+    }
+
+
+def _throughput(totals: RowTotals, tokens: dict[str, int], infer: float | None) -> dict[str, float | None]:
+    return {
+        "rows_per_s": ratio(totals.num_succeeded, infer),
+        "prompt_tokens_per_s": ratio(tokens["prompt"], infer),
+        "prefilled_tokens_per_s": ratio(tokens["prefilled"], infer),
+        "completion_tokens_per_s": ratio(tokens["completion"], infer),
+    }
+
+
+def _worker(engine: EngineStats) -> dict[str, Any]:
+    seen = engine.num_cached_tokens + engine.num_prefilled_tokens
+    return {**asdict(engine), "prefix_cache_hit_rate": ratio(engine.num_cached_tokens, seen)}
+
+
+def _sum_misses(engines: tuple[EngineStats, ...]) -> dict[str, int]:
+    """A cause that any engine knows is listed, zero or not, so that a gate on it has a value."""
+    causes: Counter[str] = Counter()
+    for engine in engines:
+        causes.update(engine.misses)
+    return dict(causes)
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no NaN and no infinity; what could not be measured is null."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,149 @@
+"""The summary a run ends with on the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.table import Table
+from rich.text import Text
+
+from batchpaged.report import formatting as fmt
+from batchpaged.report.metrics import ratio
+
+BAR_WIDTH = 28
+MOST_REASONS = 5
+_FILES = ("output", "report.html", "report.json", "metrics.prom")
+
+
+def render_summary(report: dict[str, Any], run_dir: Path | str) -> RunSummary:
+    """A rich renderable: `console.print(render_summary(report, run_dir))`."""
+    return RunSummary(report, Path(run_dir))
+
+
+class RunSummary:
+    """Chooses plain ASCII marks where the console has no others."""
+
+    def __init__(self, report: dict[str, Any], run_dir: Path) -> None:
+        self.report, self.run_dir = report, run_dir
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        marks = _Marks(options.ascii_only)
+        table = Table.grid(padding=(0, 2))
+        table.add_column(style="dim", no_wrap=True)
+        table.add_column(overflow="fold")
+        for label, value in _lines(self.report, self.run_dir, marks):
+            value.plain = value.plain.replace(fmt.ABSENT, marks.absent)
+            table.add_row(label, value)
+        yield Text()
+        yield _headline(self.report, marks)
+        yield Text()
+        yield table
+
+
+class _Marks:
+    def __init__(self, ascii_only: bool) -> None:
+        self.passed, self.failed = ("ok", "FAILED") if ascii_only else ("✓", "✗")
+        self.full, self.missed, self.rest = ("#", "+", ".") if ascii_only else ("█", "▒", "░")
+        self.dot, self.absent = (" | ", "-") if ascii_only else (" · ", fmt.ABSENT)
+
+
+def _headline(report: dict[str, Any], marks: _Marks) -> Text:
+    failed = sum(not gate["passed"] for gate in report["gates"])
+    name = Text(report["run"]["name"], style="bold")
+    if failed:
+        verdict = Text(f"  {marks.failed} {failed} of {fmt.plural(len(report['gates']), 'gate')} failed", "bold red")
+    elif report["gates"]:
+        verdict = Text(f"  {marks.passed} {_all_passed(len(report['gates']))}", "bold green")
+    else:
+        verdict = Text(f"  {marks.passed} done", "bold green")
+    return name + verdict + Text(f"  {report['run']['id']}", "dim")
+
+
+def _all_passed(num_gates: int) -> str:
+    return "the gate passed" if num_gates == 1 else f"all {num_gates} gates passed"
+
+
+def _lines(report: dict[str, Any], run_dir: Path, marks: _Marks) -> Iterator[tuple[str, Text]]:
+    yield "Rows", _rows(report["rows"], marks)
+    yield "Prompt tokens", _tokens(report["tokens"], marks)
+    yield "Prefix cache", _cache(report, marks)
+    yield "Throughput", _throughput(report["throughput"], marks)
+    yield "Time", _time(report["time"], marks)
+    if report["evaluation"] is not None:
+        yield "Evaluation", _evaluation(report["evaluation"], marks)
+    for index, gate in enumerate(report["gates"]):
+        yield "" if index else "Gates", _gate(gate, marks)
+    yield from _failures(report)
+    for index, name in enumerate(name for name in _FILES if (run_dir / name).exists()):
+        yield "" if index else "Files", Text(str(run_dir / name))
+
+
+def _rows(rows: dict[str, int], marks: _Marks) -> Text:
+    text = Text(f"{fmt.count(rows['succeeded'])} of {fmt.count(rows['total'])} succeeded")
+    text.append(f"{marks.dot}{fmt.count(rows['failed'])} failed", "red" if rows["failed"] else "")
+    for kind in ("truncated", "deduplicated"):
+        text.append(f"{marks.dot}{fmt.count(rows[kind])} {kind}" if rows[kind] else "")
+    return text
+
+
+def _tokens(tokens: dict[str, int], marks: _Marks) -> Text:
+    text = Text(f"{fmt.count(tokens['prompt'])}{marks.dot}{fmt.count(tokens['prefilled'])} computed")
+    text.append(f"{marks.dot}{fmt.count(tokens['cached'])} from the cache")
+    text.append(f"{marks.dot}{fmt.count(tokens['recomputed'])} recomputed" if tokens["recomputed"] else "")
+    return text
+
+
+def _cache(report: dict[str, Any], marks: _Marks) -> Text:
+    rate, ceiling = report["prefix_cache_hit_rate"], report["prefix_cache_hit_rate_ceiling"]
+    text = _bar(rate or 0.0, ceiling or 0.0, marks)
+    text.append(f"  {fmt.percent(rate)}", "bold")
+    text.append(f" of prompt tokens, ceiling {fmt.percent(ceiling)}")
+    return text.append(f"{marks.dot}reuse efficiency {fmt.percent(report['reuse_efficiency'])}")
+
+
+def _bar(rate: float, ceiling: float, marks: _Marks) -> Text:
+    """Cached, reusable but computed, and the rest that had to be computed."""
+    cached = round(BAR_WIDTH * min(rate, 1.0))
+    reusable = max(cached, round(BAR_WIDTH * min(ceiling, 1.0)))
+    text = Text(marks.full * cached, "cyan")
+    text.append(marks.missed * (reusable - cached), "yellow")
+    return text.append(marks.rest * (BAR_WIDTH - reusable), "dim")
+
+
+def _throughput(throughput: dict[str, float | None], marks: _Marks) -> Text:
+    parts = [f"{fmt.rate(throughput['rows_per_s'])} rows/s"]
+    for kind in ("prefilled", "completion"):
+        parts.append(f"{fmt.rate(throughput[f'{kind}_tokens_per_s'])} {kind} tokens/s")
+    return Text(marks.dot.join(parts))
+
+
+def _time(time: dict[str, float | None], marks: _Marks) -> Text:
+    text = Text(fmt.seconds(time["total"]))
+    stages = [f"{stage} {fmt.seconds(value)}" for stage, value in time.items() if stage != "total" and value]
+    return text.append(f"  ({', '.join(stages)})" if stages else "", "dim")
+
+
+def _evaluation(evaluation: dict[str, float | None], marks: _Marks) -> Text:
+    values = {name: value for name, value in evaluation.items() if name != "num_evaluated"}
+    text = Text(marks.dot.join(f"{name} {fmt.ABSENT if v is None else f'{v:.4f}'}" for name, v in values.items()))
+    if "num_evaluated" in evaluation:
+        text.append(f"  (over {fmt.plural(int(evaluation['num_evaluated'] or 0), 'row')})", "dim")
+    return text
+
+
+def _gate(gate: dict[str, Any], marks: _Marks) -> Text:
+    text = Text(f"{marks.passed} " if gate["passed"] else f"{marks.failed} ", "green" if gate["passed"] else "bold red")
+    return text.append(gate["gate"], "").append(f"  {fmt.gate_value(gate['value'])}", "dim")
+
+
+def _failures(report: dict[str, Any]) -> Iterator[tuple[str, Text]]:
+    reasons = list(report["failures"].items())
+    for index, (reason, number) in enumerate(reasons[:MOST_REASONS]):
+        share = fmt.percent(ratio(number, report["rows"]["total"]))
+        yield "" if index else "Failures", Text(f"{fmt.count(number)} ({share})  {reason}")
+    if len(reasons) > MOST_REASONS:
+        rest = sum(number for _, number in reasons[MOST_REASONS:])
+        yield "", Text(f"{fmt.count(rest)}  for {len(reasons) - MOST_REASONS} more reasons: see report.html", "dim")

@@ -1,0 +1,112 @@
+from typing import Any
+
+import pytest
+from report.synthetic import make_facts
+
+from batchpaged.config.gates import check_gate
+from batchpaged.errors import ConfigError
+from batchpaged.report.gates import FIGURES, check, find_figure, parse_gate, parse_gates
+from batchpaged.report.metrics import build_report
+
+
+def numeric_paths(value: dict[str, Any], prefix: str = "") -> set[str]:
+    found = set()
+    for key, item in value.items():
+        if isinstance(item, dict):
+            found |= numeric_paths(item, f"{prefix}{key}.")
+        elif isinstance(item, (int, float)):
+            found.add(prefix + key)
+    return found
+
+
+def test_the_known_figures_are_those_of_the_report() -> None:
+    report = build_report(make_facts())
+    closed = {key: value for key, value in report.items() if key not in ("evaluation", "misses", "failures")}
+    assert set(FIGURES) == numeric_paths(closed)
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "passed"),
+    [
+        ("prefix_cache_hit_rate >= 0.6", 0.6, True),
+        ("prefix_cache_hit_rate > 0.6", 0.6, False),
+        ("  failed_rows<=1 ", 1, True),
+        ("rows.failed <= 0", 1, False),
+        ("rows.failed == 1", 1, True),
+        ("total_rows != 4", 4, False),
+        ("tokens.prefilled < 1_000", 120, True),
+        ("gpu_cache_usage_perc.peak <= .9", 1.0, False),
+        ("throughput.rows_per_s >= 6e-1", 0.6, True),
+        ("f1 >= +0.6", 0.625, True),
+        ("evaluation.exact_match > -1", 0.5, True),
+        ("num_evaluated >= 4", 4, True),
+        ("misses.eviction <= 0", 17, False),
+        ("finish_reasons.length <= 1.", 1, True),
+    ],
+)
+def test_gates_compare_figures(text: str, value: float, passed: bool) -> None:
+    parse_gates([text], ["exact_match", "f1"])
+    assert check(text, build_report(make_facts())) == {"gate": text.strip(), "value": value, "passed": passed}
+
+
+@pytest.mark.parametrize("sign", [">=", "<=", "==", "!=", ">", "<"])
+def test_a_gate_without_a_value_fails(sign: str) -> None:
+    report = build_report(make_facts(evaluation={"f1": None}))
+    assert check(f"f1 {sign} 0", report) == {"gate": f"f1 {sign} 0", "value": None, "passed": False}
+
+
+def test_a_figure_that_is_no_number_has_no_value() -> None:
+    report = build_report(make_facts(evaluation=None))
+    assert all(find_figure(figure, report) is None for figure in ("run.name", "rows", "rows.total.x", "gates", "f1"))
+
+
+@pytest.mark.parametrize(
+    ("text", "nearest"),
+    [
+        ("prefix_hit_rate >= 0.8", "prefix_cache_hit_rate"),
+        ("failed_row <= 0", "failed_rows"),
+        ("throughput.row_per_s > 1", "throughput.rows_per_s"),
+        ("f2 > 0.1", "f1"),
+        ("evaluation.exact > 0.1", "evaluation.exact_match"),
+    ],
+)
+def test_an_unknown_figure_is_refused_with_the_nearest(text: str, nearest: str) -> None:
+    with pytest.raises(ConfigError, match=f"the nearest is '{nearest}'"):
+        parse_gates([text], ["exact_match", "f1"])
+
+
+def test_a_metric_needs_evaluate() -> None:
+    with pytest.raises(ConfigError, match="need `evaluate` in the pipeline file"):
+        parse_gates(["f1 >= 0.5"])
+
+
+WRITTEN_WRONG = [
+    "",
+    "f1",
+    "f1 >=",
+    "f1 >= high",
+    "f1 => 0.5",
+    "0.5 <= f1",
+    "f1 >= 80%",
+    "f1 >= 0.5 extra",
+    "f1 >= 1e",
+    "f1 > --1",
+]
+
+
+@pytest.mark.parametrize("text", WRITTEN_WRONG)
+def test_what_is_not_a_condition_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="is not a condition; write `figure operator number`"):
+        parse_gate(text)
+
+
+@pytest.mark.parametrize("text", [*WRITTEN_WRONG, "f1 >= 1_", "a.b-c < .5e+3", "f1 == 1.", "é > 1", "f1 > ١"])
+def test_the_pipeline_file_accepts_the_same_conditions(text: str) -> None:
+    def accepts(read: Any) -> bool:
+        try:
+            read(text)
+        except (ConfigError, ValueError):
+            return False
+        return True
+
+    assert accepts(parse_gate) == accepts(check_gate)

@@ -1,0 +1,160 @@
+import json
+import math
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from report.synthetic import make_facts, make_rows, make_timeline
+
+from batchpaged.report.facts import PlanFacts
+from batchpaged.report.json import to_json
+from batchpaged.report.metrics import build_report
+
+CONTRACT = {
+    "run": {"id", "name", "fingerprint", "model", "device", "versions", "started_at", "finished_at"},
+    "rows": {"total", "succeeded", "failed", "truncated", "deduplicated"},
+    "tokens": {"prompt", "unique", "prefilled", "cached", "recomputed", "completion"},
+    "prefix_cache_hit_rate": None,
+    "prefix_cache_hit_rate_ceiling": None,
+    "reuse_efficiency": None,
+    "gpu_cache_usage_perc": {"mean", "peak"},
+    "num_preemption": None,
+    "avg_sequence_length": None,
+    "max_model_len": None,
+    "throughput": {"rows_per_s", "prompt_tokens_per_s", "prefilled_tokens_per_s", "completion_tokens_per_s"},
+    "time": {"load", "read", "tokenize", "plan", "infer", "assemble", "total"},
+    "evaluation": None,
+    "gates": None,
+    "workers": None,
+    "misses": None,
+    "failures": None,
+    "finish_reasons": None,
+}
+
+
+def test_the_report_has_exactly_the_fields_of_the_contract() -> None:
+    report = build_report(make_facts())
+    assert list(report) == list(CONTRACT)
+    for field, keys in CONTRACT.items():
+        assert keys is None or set(report[field]) == keys, field
+
+
+def test_a_run_by_hand() -> None:
+    report = build_report(make_facts())
+    assert report["rows"] == {"total": 4, "succeeded": 3, "failed": 1, "truncated": 1, "deduplicated": 0}
+    tokens = {"prompt": 300, "unique": 100, "prefilled": 120, "cached": 180, "recomputed": 7, "completion": 15}
+    assert report["tokens"] == tokens
+    assert report["prefix_cache_hit_rate"] == 0.6
+    assert report["prefix_cache_hit_rate_ceiling"] == pytest.approx(2 / 3)
+    assert report["reuse_efficiency"] == 0.9
+    # Trapezoids over 5 s: 0.25 + 0.75 + 1.5.
+    assert report["gpu_cache_usage_perc"] == {"mean": 0.5, "peak": 1.0}
+    assert report["num_preemption"] == 1
+    assert report["avg_sequence_length"] == 105.0
+    assert report["throughput"] == {
+        "rows_per_s": 0.6,
+        "prompt_tokens_per_s": 60.0,
+        "prefilled_tokens_per_s": 24.0,
+        "completion_tokens_per_s": 3.0,
+    }
+    assert report["evaluation"] == {"exact_match": 0.5, "f1": 0.625, "num_evaluated": 4}
+    assert report["gates"] == [
+        {"gate": "prefix_cache_hit_rate >= 0.5", "value": 0.6, "passed": True},
+        {"gate": "failed_rows <= 0", "value": 1, "passed": False},
+    ]
+    assert report["misses"] == {"last_token": 3, "eviction": 17}
+    assert report["failures"] == {"prompt has 2,134 tokens; 2,016 fit": 1}
+    assert report["finish_reasons"] == {"stop": 2, "length": 1}
+    assert report["workers"][0]["prefix_cache_hit_rate"] == 0.6
+
+
+def test_ratios_without_a_denominator_are_null() -> None:
+    report = build_report(
+        make_facts(
+            rows=make_rows([]),
+            plan=PlanFacts(0, 0, 0, 0, 0, 0),
+            engines=(),
+            timeline=make_timeline([]),
+            times={"infer": 0.0, "total": 0.1},
+            evaluation=None,
+            gates=("prefix_cache_hit_rate >= 0",),
+        )
+    )
+    for field in ("prefix_cache_hit_rate", "prefix_cache_hit_rate_ceiling", "reuse_efficiency", "avg_sequence_length"):
+        assert report[field] is None, field
+    assert report["gpu_cache_usage_perc"] == {"mean": None, "peak": None}
+    assert set(report["throughput"].values()) == {None}
+    assert report["time"]["load"] is None
+    assert report["gates"] == [{"gate": "prefix_cache_hit_rate >= 0", "value": None, "passed": False}]
+
+
+def test_nothing_shared_leaves_reuse_efficiency_null() -> None:
+    facts = make_facts(rows=make_rows([("a", "ok", None, "stop", 9, 0, 1)]), plan=PlanFacts(1, 9, 9, 0, 9, 1))
+    report = build_report(facts)
+    assert report["prefix_cache_hit_rate_ceiling"] == 0.0
+    assert report["reuse_efficiency"] is None
+
+
+def test_planned_rows_that_failed_later_do_not_make_the_ceiling_negative() -> None:
+    report = build_report(make_facts(plan=PlanFacts(4, 2434, 2200, 1, 2134, 2)))
+    assert report["tokens"]["unique"] == 300
+    assert report["prefix_cache_hit_rate_ceiling"] == 0.0
+
+
+def test_misses_and_preemptions_add_up_over_worker_sessions() -> None:
+    engine = make_facts().engines[0]
+    other = replace(engine, worker="w1", misses={"eviction": 0, "order": 4}, num_preemptions=2, num_recomputed_tokens=1)
+    report = build_report(make_facts(engines=(engine, other)))
+    assert report["misses"] == {"last_token": 3, "eviction": 17, "order": 4}
+    assert (report["num_preemption"], report["tokens"]["recomputed"]) == (3, 8)
+    assert [worker["worker"] for worker in report["workers"]] == ["w0", "w1"]
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_figure_that_is_no_number_becomes_null(value: float) -> None:
+    report = build_report(
+        make_facts(evaluation={"f1": value}, gates=("f1 >= 0",), times={"infer": value, "load": value})
+    )
+    assert report["evaluation"] == {"f1": None}
+    assert report["time"]["load"] is None
+    assert report["gates"][0]["passed"] is False
+    json.loads(to_json(report), parse_constant=pytest.fail)
+
+
+@st.composite
+def row_tuples(draw: st.DrawFn) -> tuple[Any, ...]:
+    status = draw(st.sampled_from(["ok", "ok", "truncated", "failed"]))
+    prompt = draw(st.integers(1, 5000))
+    if status == "failed":
+        return ("r", status, draw(st.none() | st.sampled_from(["too long", "null"])), None, prompt, None, None)
+    cached = draw(st.integers(0, prompt - 1))
+    return ("r", status, None, draw(st.sampled_from(["stop", "length"])), prompt, cached, draw(st.integers(0, 64)))
+
+
+@given(st.lists(row_tuples(), max_size=30), st.floats(0, 1), st.floats(0, 100))
+def test_identities(rows: list[tuple[Any, ...]], shared: float, infer: float) -> None:
+    ran = [row for row in rows if row[1] != "failed"]
+    prompt, cached = sum(row[4] for row in ran), sum(row[5] for row in ran)
+    unique = min(prompt, max(len(ran) and 1, round((1 - shared) * (prompt - cached))))
+    facts = make_facts(rows=make_rows(rows), plan=PlanFacts(len(rows), prompt, unique, 0, 0, 1), times={"infer": infer})
+    report = json.loads(to_json(build_report(facts)), parse_constant=pytest.fail)
+    counts, tokens = report["rows"], report["tokens"]
+    assert counts["succeeded"] + counts["failed"] == counts["total"] == len(rows)
+    assert counts["truncated"] <= counts["succeeded"]
+    assert sum(report["failures"].values()) == counts["failed"]
+    assert sum(report["finish_reasons"].values()) == counts["succeeded"]
+    assert tokens["cached"] + tokens["prefilled"] == tokens["prompt"] == prompt
+    if prompt:
+        assert 0 <= report["prefix_cache_hit_rate"] <= report["prefix_cache_hit_rate_ceiling"] <= 1
+        assert report["prefix_cache_hit_rate"] * prompt == pytest.approx(cached)
+    if prompt > tokens["unique"]:
+        assert report["reuse_efficiency"] == (prompt - tokens["prefilled"]) / (prompt - tokens["unique"]) <= 1
+
+
+def test_rows_in_many_chunks_are_the_same_rows() -> None:
+    rows = make_facts().rows
+    chunked = pa.concat_tables([rows.slice(i, 1) for i in range(rows.num_rows)])
+    assert build_report(make_facts(rows=chunked)) == build_report(make_facts())
