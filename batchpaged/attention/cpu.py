@@ -1,5 +1,6 @@
 """Paged attention in plain torch operations: the CPU's backend, and the reference for every other."""
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -47,7 +48,11 @@ class CpuAttention:
     def _empty(self, num_kv_heads: int, dim: int) -> torch.Tensor:
         # zeros, not empty: padding reads slots that were never written, and 0 * NaN would be NaN.
         shape = (num_kv_heads, self.num_blocks, self.block_size, dim)
-        return torch.zeros(shape, dtype=self._dtype, device=self._device)
+        if self._device != "cpu":
+            return torch.zeros(shape, dtype=self._dtype, device=self._device)
+        # numpy's zeros are pages that the system hands out on first use; torch's would be written at once, all of them.
+        num_bytes = math.prod(shape) * self._dtype.itemsize
+        return torch.from_numpy(np.zeros(num_bytes, dtype=np.uint8)).view(self._dtype).view(shape)
 
     def copy(self, copies: tuple[BlockCopy, ...]) -> None:
         if not copies:

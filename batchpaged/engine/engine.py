@@ -1,5 +1,6 @@
 """The engine: sequences in, completions out, one step at a time."""
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -44,18 +45,6 @@ class Completion:
     num_recomputed_tokens: int
 
 
-@dataclass
-class EngineStats:
-    """Sums since the engine started."""
-
-    num_steps: int = 0
-    num_prefilled_tokens: int = 0
-    num_cached_tokens: int = 0
-    num_recomputed_tokens: int = 0
-    num_completion_tokens: int = 0
-    num_completions: int = 0
-
-
 class Engine:
     """Continuous batching over a paged KV cache. One thread owns an engine; nothing in it is locked."""
 
@@ -64,7 +53,8 @@ class Engine:
         cache = PrefixCache(self.pool, cache_root) if limits.prefix_cache else None
         scheduler_limits = SchedulerLimits(limits.max_batch_tokens, limits.max_sequences, limits.max_model_len)
         self.scheduler = Scheduler(self.pool, cache, scheduler_limits, stop_check.finish_reason)
-        self.stats = EngineStats()
+        self.num_steps = 0
+        self.busy_seconds = 0.0  # spent in steps
         self._runner = runner
         self._stop_check = stop_check
         self._tags: dict[int, Any] = {}  # by seq_id, of unfinished sequences
@@ -91,16 +81,18 @@ class Engine:
 
     def step(self) -> list[Completion]:
         """Schedule, run, update. Returns the completions that this step finished."""
+        started = time.perf_counter()
         plan = self.scheduler.schedule()
         if plan is None:
             return []
         sampled = self._runner.execute(plan)
         finished = self.scheduler.update(plan, sampled)
-        self.stats.num_steps += 1
+        self.num_steps += 1
+        self.busy_seconds += time.perf_counter() - started
         return [self._complete(sequence) for sequence in finished]
 
     def _complete(self, sequence: Sequence) -> Completion:
-        completion = Completion(
+        return Completion(
             tag=self._tags.pop(sequence.seq_id),
             text=self._stop_check.text(sequence),
             token_ids=tuple(sequence.generated_token_ids),
@@ -110,7 +102,6 @@ class Engine:
             num_prefilled_tokens=sequence.num_prefilled_tokens,
             num_recomputed_tokens=sequence.num_recomputed_tokens,
         )
-        return completion
 
 
 def row_seed(run_seed: int, row_key: str) -> int:

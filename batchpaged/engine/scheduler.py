@@ -14,7 +14,7 @@ from batchpaged.engine.block_pool import BlockPool
 from batchpaged.engine.completion_lengths import CompletionLengths
 from batchpaged.engine.in_flight import InFlight
 from batchpaged.engine.prefix_cache import NO_MATCH, PrefixCache, PrefixMatch
-from batchpaged.engine.sequence import FinishReason, Sequence, Status
+from batchpaged.engine.sequence import FinishReason, Sequence, Status, TokenCounts
 from batchpaged.engine.step import BlockCopy, StepPlan
 from batchpaged.engine.step_builder import StepBuilder
 from batchpaged.errors import RowError
@@ -41,6 +41,7 @@ class Scheduler:
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []  # in order of admission; the last is preempted first
         self.num_preemptions = 0
+        self.counts = TokenCounts()
         self._limits = limits
         self._max_running = min(limits.max_sequences, limits.max_batch_tokens)
         self._finish_check = finish_check
@@ -68,7 +69,7 @@ class Scheduler:
 
     def schedule(self) -> StepPlan | None:
         """Plan the next step; None when nothing is left to do. Blocks are allocated, nothing is computed yet."""
-        builder = StepBuilder(self.pool.block_size, self._limits.max_batch_tokens)
+        builder = StepBuilder(self.pool.block_size, self._limits.max_batch_tokens, self.counts)
         self._schedule_decodes(builder)
         self._schedule_prefills(builder)
         self._admit(builder)
@@ -181,7 +182,7 @@ class Scheduler:
         sequence.status = Status.RUNNING
         sequence.num_cached_blocks = len(match.blocks)
         sequence.num_computed_tokens = match.num_tokens
-        sequence.count_cached(match.num_tokens)
+        sequence.count_cached(match.num_tokens, self.counts)
         self.running.append(sequence)
         self._in_flight.add(sequence)
         builder.add(sequence, min(sequence.num_uncomputed_tokens, builder.budget))
@@ -222,6 +223,7 @@ class Scheduler:
 
     def _append(self, sequence: Sequence, token_id: int, finished: list[Sequence]) -> None:
         sequence.token_ids.append(token_id)
+        self.counts.generated += 1
         sequence.finish_reason = self._finish_check(sequence)
         if sequence.finish_reason is not None:
             self._release(sequence, Status.FINISHED)

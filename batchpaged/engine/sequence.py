@@ -11,6 +11,16 @@ from batchpaged.engine.sampling_params import SamplingParams
 FinishReason = Literal["stop", "length"]
 
 
+@dataclass(slots=True)
+class TokenCounts:
+    """Sums over all sequences since the engine started."""
+
+    prefilled: int = 0  # prompt tokens computed for the first time
+    cached: int = 0  # prompt tokens served from the cache
+    recomputed: int = 0  # tokens computed again after a preemption
+    generated: int = 0
+
+
 class Status(Enum):
     WAITING = "waiting"  # holds no blocks
     RUNNING = "running"  # holds the blocks of `block_table`
@@ -70,15 +80,21 @@ class Sequence:
     def generated_token_ids(self) -> list[int]:
         return self.token_ids[self.num_prompt_tokens :]
 
-    def count_cached(self, num_tokens: int) -> None:
+    def count_cached(self, num_tokens: int, counts: TokenCounts) -> None:
         """The cache holds the first `num_tokens` tokens without this sequence having computed them."""
-        self.num_cached_tokens += max(0, min(num_tokens, self.num_prompt_tokens) - self.num_known_tokens)
+        num_new = max(0, min(num_tokens, self.num_prompt_tokens) - self.num_known_tokens)
+        self.num_cached_tokens += num_new
+        counts.cached += num_new
         self.num_known_tokens = max(self.num_known_tokens, num_tokens)
 
-    def count_computed(self, start: int, end: int) -> None:
+    def count_computed(self, start: int, end: int, counts: TokenCounts) -> None:
         """Tokens [start, end) are computed in this step."""
-        self.num_recomputed_tokens += max(0, min(end, self.num_known_tokens) - start)
-        self.num_prefilled_tokens += max(0, min(end, self.num_prompt_tokens) - max(start, self.num_known_tokens))
+        num_again = max(0, min(end, self.num_known_tokens) - start)
+        num_new = max(0, min(end, self.num_prompt_tokens) - max(start, self.num_known_tokens))
+        self.num_recomputed_tokens += num_again
+        self.num_prefilled_tokens += num_new
+        counts.recomputed += num_again
+        counts.prefilled += num_new
         self.num_known_tokens = max(self.num_known_tokens, end)
 
 

@@ -2,16 +2,17 @@
 
 from collections.abc import Iterable
 
-from batchpaged.engine.sequence import Sequence
+from batchpaged.engine.sequence import Sequence, TokenCounts
 from batchpaged.engine.step import BlockCopy, SampleRequest, SequenceStep, StepPlan
 
 
 class StepBuilder:
     """Collects a step's tokens within its budget."""
 
-    def __init__(self, block_size: int, budget: int) -> None:
+    def __init__(self, block_size: int, budget: int, counts: TokenCounts) -> None:
         self.budget = budget  # tokens that still fit into the step
         self._block_size = block_size
+        self._counts = counts
         self._token_ids: list[int] = []
         self._positions: list[int] = []
         self._slots: list[int] = []
@@ -32,7 +33,7 @@ class StepBuilder:
         sample = _sample_request(sequence) if end == sequence.num_tokens else None
         table = tuple(sequence.block_table[: -(-end // self._block_size)])
         self._sequences.append(SequenceStep(sequence.seq_id, num_tokens, end, table, sample))
-        sequence.count_computed(start, end)
+        sequence.count_computed(start, end, self._counts)
 
     def _slots_of(self, block_table: list[int], start: int, end: int) -> Iterable[int]:
         size = self._block_size

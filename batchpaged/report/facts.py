@@ -6,7 +6,7 @@ The row table holds no text beyond ids and reasons, so a report can be shared wh
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import pyarrow as pa
 
@@ -67,7 +67,6 @@ class EngineStats:
     num_preemptions: int
     num_steps: int
     busy_seconds: float  # spent inside scheduler steps
-    misses: dict[str, int] = field(default_factory=dict)  # cause -> tokens that were reusable and computed
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any
 import jinja2
 
 from batchpaged.report import formatting as fmt
-from batchpaged.report.atomic import write_text
+from batchpaged.atomic import write_text
 from batchpaged.report.facts import RunFacts
 from batchpaged.report.page import build_page
 

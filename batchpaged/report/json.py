@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from batchpaged.report.atomic import write_text
+from batchpaged.atomic import write_text
 
 
 def to_json(report: dict[str, Any]) -> str:

@@ -7,7 +7,6 @@ workers were lost on the way, and prompt == cached + prefilled holds by construc
 from __future__ import annotations
 
 import math
-from collections import Counter
 from dataclasses import asdict
 from typing import Any
 
@@ -33,7 +32,7 @@ def build_report(facts: RunFacts) -> dict[str, Any]:
         "evaluation": None if facts.evaluation is None else dict(facts.evaluation),
         "gates": [],
         "workers": [_worker(engine) for engine in facts.engines],
-        "misses": _sum_misses(facts.engines),
+        "misses": _misses(tokens),
         "failures": count_failures(facts.rows),
         "finish_reasons": totals.finish_reasons,
     }
@@ -114,12 +113,13 @@ def _worker(engine: EngineStats) -> dict[str, Any]:
     return {**asdict(engine), "prefix_cache_hit_rate": ratio(engine.num_cached_tokens, seen)}
 
 
-def _sum_misses(engines: tuple[EngineStats, ...]) -> dict[str, int]:
-    """A cause that any engine knows is listed, zero or not, so that a gate on it has a value."""
-    causes: Counter[str] = Counter()
-    for engine in engines:
-        causes.update(engine.misses)
-    return dict(causes)
+def _misses(tokens: dict[str, int]) -> dict[str, int]:
+    """Tokens that were computed, by cause; together prefilled and recomputed."""
+    return {
+        "first_sight": min(tokens["unique"], tokens["prefilled"]),
+        "not_reused": max(0, tokens["prefilled"] - tokens["unique"]),
+        "preempted": tokens["recomputed"],
+    }
 
 
 def _finite(value: Any) -> Any:

@@ -12,7 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from batchpaged.report.atomic import write_text
+from batchpaged.atomic import write_text
 
 Sample = tuple[dict[str, str], float | None]  # labels beyond name and run_id, value
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from report.synthetic import make_facts
 
-from batchpaged.report import atomic
+from batchpaged import atomic
 from batchpaged.report.json import write_json
 from batchpaged.report.metrics import build_report
 from batchpaged.report.prometheus import to_prometheus, write_prometheus

@@ -4,21 +4,32 @@ from __future__ import annotations
 
 import os
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 
-def write_text(path: Path, text: str) -> None:
-    """Replaces `path` in one step, so that a reader, or a crash, never meets half a file."""
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A temporary path to write; at the end of the block it is synced and takes the place of `path` in one step.
+
+    A reader, or a crash, never meets half a file. If the block raises, `path` stays as it was.
+    """
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     try:
-        with open(temporary, "x", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-            file.flush()
+        yield temporary
+        with open(temporary, "rb+") as file:
             os.fsync(file.fileno())
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
     _sync_folder(path.parent)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replaces `path` in one step."""
+    with replacing(path) as temporary, open(temporary, "x", encoding="utf-8", newline="\n") as file:
+        file.write(text)
 
 
 def _sync_folder(folder: Path) -> None:

@@ -1,0 +1,104 @@
+"""Measures the engine alone, without a cluster: rows and tokens per second, and how near that is to the machine's peak."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from batchpaged.engine.build import build_engine, choose_device, default_num_threads
+from batchpaged.engine.engine import Completion
+from batchpaged.engine.sampling_params import SamplingParams
+from batchpaged.errors import InputError
+from batchpaged.planner import count_parameters, tokenise
+from batchpaged.planning.plan_file import plan_table, token_lists
+from batchpaged.prepare import Prepared
+from batchpaged.run.progress import Progress, ProgressReporter
+
+
+@dataclass(frozen=True)
+class BenchResult:
+    num_rows: int
+    num_prompt_tokens: int
+    num_unique_tokens: int
+    num_prefilled_tokens: int
+    num_completion_tokens: int
+    load_seconds: float
+    seconds: float  # of inference
+    matmul_flops: float  # measured, per second
+    floor_seconds: float  # matrix products of unique prompt tokens and completions at that rate, attention not counted
+    mean_running: float  # sequences per step
+
+    @property
+    def efficiency(self) -> float:
+        return self.floor_seconds / self.seconds
+
+    def lines(self) -> Iterator[str]:
+        hit_rate = 1 - self.num_prefilled_tokens / self.num_prompt_tokens
+        ceiling = 1 - self.num_unique_tokens / self.num_prompt_tokens
+        yield f"rows                {self.num_rows}"
+        yield f"prompt tokens       {self.num_prompt_tokens}, {self.num_unique_tokens} unique, {self.num_prefilled_tokens} prefilled"
+        yield f"hit rate            {hit_rate:.4f} of at most {ceiling:.4f}"
+        yield f"completion tokens   {self.num_completion_tokens}"
+        yield f"load                {self.load_seconds:.2f} s"
+        yield f"inference           {self.seconds:.2f} s"
+        yield f"rows/s              {self.num_rows / self.seconds:.3f}"
+        yield f"prefilled tokens/s  {self.num_prefilled_tokens / self.seconds:.1f}"
+        yield f"completion tokens/s {self.num_completion_tokens / self.seconds:.1f}"
+        yield f"sequences per step  {self.mean_running:.1f}"
+        yield f"matrix products     {self.matmul_flops / 1e9:.0f} GFLOP/s measured"
+        yield f"floor               {self.floor_seconds:.2f} s, matrix products alone"
+        yield f"efficiency          {self.efficiency:.3f}  (floor / inference)"
+
+
+def bench_prepared(prepared: Prepared, max_tokens: int, reporter: ProgressReporter) -> BenchResult:
+    """Every completion is forced to `max_tokens` tokens, greedy. Raises InputError if no row has a prompt."""
+    summary, rows, _ = plan_table(tokenise(prepared, reporter), max_tokens, num_workers=1)
+    prompts = [ids for ids in token_lists(rows) if ids is not None]
+    if not prompts:
+        raise InputError("no row of the input gives a prompt")
+    reporter.update(Progress("load", 0, 1, "models"))
+    started = time.perf_counter()
+    pipeline = prepared.pipeline
+    device = choose_device(pipeline.engine.device, 0)
+    engine = build_engine(prepared.model, pipeline.model, pipeline.engine, device, "bench", default_num_threads(1))
+    loaded = time.perf_counter()
+    params = SamplingParams(max_tokens=max_tokens, ignore_eos=True)
+    for i, ids in enumerate(prompts):
+        engine.add(ids, params, str(i), i)
+    completions: list[Completion] = []
+    num_running = 0
+    while engine.has_unfinished:
+        completions += engine.step()
+        num_running += len(engine.scheduler.running)
+        reporter.update(Progress("infer", len(completions), len(prompts), "rows"))
+    seconds = time.perf_counter() - loaded
+    engine.scheduler.check()
+    rate = measure_matmul_flops()
+    num_layer, num_head = count_parameters(prepared.config)
+    num_completion = sum(len(c.token_ids) for c in completions)
+    flops = 2.0 * num_layer * (summary.num_unique_tokens + num_completion - len(prompts)) + 2.0 * num_head * num_completion
+    return BenchResult(
+        num_rows=len(prompts),
+        num_prompt_tokens=summary.num_prompt_tokens,
+        num_unique_tokens=summary.num_unique_tokens,
+        num_prefilled_tokens=sum(c.num_prefilled_tokens for c in completions),
+        num_completion_tokens=num_completion,
+        load_seconds=loaded - started,
+        seconds=seconds,
+        matmul_flops=rate,
+        floor_seconds=flops / rate,
+        mean_running=num_running / engine.num_steps,
+    )
+
+
+def measure_matmul_flops(size: int = 1536, seconds: float = 0.5) -> float:
+    """Best rate of float32 matrix products on this machine's cores, FLOP per second."""
+    torch.set_num_threads(default_num_threads(1))
+    a, b = torch.randn(size, size), torch.randn(size, size)
+    best, end = 0.0, time.perf_counter() + seconds
+    while time.perf_counter() < end or best == 0.0:
+        started = time.perf_counter()
+        a @ b
+        best = max(best, 2.0 * size**3 / (time.perf_counter() - started))
+    return best

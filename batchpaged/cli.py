@@ -1,0 +1,283 @@
+"""The command line. Each command calls one function of api.py and prints what it gives back.
+
+api.py brings torch and transformers, so it is imported inside the commands: `--help` has to be instant.
+"""
+
+import os
+import shlex
+import signal
+import sys
+import traceback
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from batchpaged.errors import BatchpagedError, RefusedError
+
+if TYPE_CHECKING:
+    from batchpaged.run.progress import ProgressReporter
+
+NOT_FINISHED = 3
+WIDTH_OF_A_LOG = 200  # where no terminal says how wide it is: paths stay in one piece
+_RESUME = "batchpaged.resume"  # the command that goes on with an interrupted run, in click's context
+
+EXIT_CODES = """\b
+Exit codes:
+  0  done
+  1  done, but a gate of the pipeline failed
+  2  refused before any work: a bad file, key, input or model; nothing was written
+  3  not finished: run the same command again and it goes on
+"""
+
+
+class Commands(click.Group):
+    """Turns errors into one message on stderr and an exit code; a traceback only with BATCHPAGED_DEBUG=1."""
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except (click.ClickException, click.Abort, click.exceptions.Exit):
+            raise
+        except KeyboardInterrupt:
+            _complain("interrupted", ctx)
+            ctx.exit(NOT_FINISHED)
+        except BatchpagedError as error:
+            _complain(f"error: {error}", ctx, may_resume=not isinstance(error, RefusedError))
+            ctx.exit(error.exit_code)
+        except Exception as error:
+            _complain(f"error: {type(error).__name__}: {error}\n{_BUG}", ctx)
+            ctx.exit(NOT_FINISHED)
+
+
+_BUG = "This is a bug in batchpaged. BATCHPAGED_DEBUG=1 shows where it is."
+
+
+def _complain(message: str, ctx: click.Context, may_resume: bool = True) -> None:
+    if os.environ.get("BATCHPAGED_DEBUG") == "1":
+        traceback.print_exc()
+    click.echo(message, err=True)
+    if may_resume and _RESUME in ctx.meta:
+        click.echo(f"Finished units are kept. To go on:\n  {ctx.meta[_RESUME]}", err=True)
+
+
+def _say(lines: Iterable[str]) -> None:
+    """Prints; a reader that has gone, as in `| head`, changes nothing about the exit code."""
+    try:
+        click.echo("\n".join(lines))
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+@contextmanager
+def _progress() -> Iterator["ProgressReporter"]:
+    """A display on stderr for the work inside, and a SIGTERM that ends it as Ctrl-C does: in good order."""
+    from batchpaged.run.progress import make_reporter
+
+    before = signal.signal(signal.SIGTERM, _interrupt)
+    reporter = make_reporter(sys.stderr)
+    try:
+        yield reporter
+    finally:
+        reporter.close()
+        signal.signal(signal.SIGTERM, before)
+
+
+def _interrupt(signum: int, frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+
+
+@click.group(cls=Commands, epilog=EXIT_CODES, context_settings=_SETTINGS)
+@click.version_option(package_name="batchpaged", prog_name="batchpaged")
+def cli() -> None:
+    """Run a language model over a whole Parquet data set and never compute the same prompt prefix twice.
+
+    \b
+    Start here:
+      batchpaged validate pipelines/rag_eval.yaml    check file, input and model
+      batchpaged plan pipelines/rag_eval.yaml        see what the run will take
+      batchpaged run pipelines/rag_eval.yaml         do it; run again to go on after an interruption
+
+    A pipeline file names input, prompt, model and output: see docs/pipeline-file.md.
+    """
+
+
+_file = click.argument("file", type=click.Path(path_type=Path))
+_set = click.option(
+    "--set", "overrides", metavar="KEY=VALUE", multiple=True, help="Put a value (YAML) over the file's; repeatable."
+)
+_limit = click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Take the first N rows only.")
+
+
+@cli.command(short_help="Run a pipeline: Parquet in, completions and a report out.")
+@_file
+@_set
+@_limit
+@click.option("--run-dir", type=click.Path(path_type=Path), metavar="DIR", help="Use DIR, not the file's output.path.")
+@click.option("--fresh", is_flag=True, help="Discard what an earlier run left in the run directory and start over.")
+@click.pass_context
+def run(
+    ctx: click.Context, file: Path, overrides: tuple[str, ...], limit: int | None, run_dir: Path | None, fresh: bool
+) -> None:
+    """Run a pipeline: Parquet in, Parquet with completions and a report out.
+
+    The run directory (output.path) receives output/*.parquet in input order, report.json, report.html and
+    metrics.prom. Finished units are kept: after an interruption the same command goes on where it stopped. Progress
+    goes to stderr, the summary to stdout.
+
+    \b
+    Examples:
+      batchpaged run pipelines/rag_eval.yaml
+      batchpaged run rag.yaml --limit 100 --run-dir runs/try
+      batchpaged run rag.yaml --set engine.kv_cache=4GiB --set 'sampling.stop=["\\n"]'
+      batchpaged run rag.yaml --fresh
+
+    Exit code 1 says that a gate failed, 3 that the run is not finished.
+    """
+    ctx.meta[_RESUME] = resume_command(file, overrides, limit, run_dir)
+    with _progress() as reporter:
+        from batchpaged import api
+
+        result = api.run(file, overrides=overrides, limit=limit, run_dir=run_dir, fresh=fresh, reporter=reporter)
+    _say(_summary_lines(result.report, result.run_dir))
+    ctx.exit(result.exit_code)
+
+
+def resume_command(file: Path, overrides: Iterable[str], limit: int | None, run_dir: Path | None) -> str:
+    """The same command, but never --fresh, which would discard what is finished."""
+    words = ["batchpaged", "run", str(file)]
+    for override in overrides:
+        words += ["--set", override]
+    words += [] if limit is None else ["--limit", str(limit)]
+    words += [] if run_dir is None else ["--run-dir", str(run_dir)]
+    return shlex.join(words)
+
+
+def _summary_lines(report: dict, run_dir: Path) -> list[str]:
+    from rich.console import Console
+
+    from batchpaged.report.terminal import render_summary
+
+    console = Console(width=None if sys.stdout.isatty() else WIDTH_OF_A_LOG)
+    with console.capture() as capture:  # rich would end the program with code 1 where the reader has gone
+        console.print(render_summary(report, run_dir))
+    return capture.get().splitlines()
+
+
+@cli.command(short_help="Show what a run would take, without running it.")
+@_file
+@_set
+@_limit
+def plan(file: Path, overrides: tuple[str, ...], limit: int | None) -> None:
+    """Show what a run would take; a dry run that writes nothing.
+
+    Reads and tokenises all rows and orders them by shared prefix: rows, tokens, unique tokens, the ceiling of the
+    prefix cache's hit rate, rows that will fail, KV memory, estimated time.
+
+    \b
+    Examples:
+      batchpaged plan pipelines/rag_eval.yaml
+      batchpaged plan rag.yaml --set model.max_model_len=4096
+    """
+    from batchpaged.cli_text import plan_lines
+
+    with _progress() as reporter:
+        from batchpaged import api
+
+        report = api.plan(file, overrides=overrides, limit=limit, reporter=reporter)
+    _say(plan_lines(report))
+
+
+@cli.command(short_help="Check a pipeline file, its input and its model.")
+@click.argument("file", type=click.Path(path_type=Path), required=False)
+@_set
+@click.option("--schema", is_flag=True, help="Print the JSON schema of pipeline files, for editors, and stop.")
+def validate(file: Path | None, overrides: tuple[str, ...], schema: bool) -> None:
+    """Check a pipeline file, its input and its model; compute nothing, write nothing.
+
+    Every problem of the file is listed at once, with line, key, value, what is allowed and the nearest spelling.
+
+    \b
+    Examples:
+      batchpaged validate pipelines/rag_eval.yaml
+      batchpaged validate rag.yaml --set model.id=./my-model
+      batchpaged validate --schema > pipeline.schema.json
+    """
+    from batchpaged.cli_text import schema_lines, validation_lines
+
+    if schema:
+        _say(schema_lines())
+        return
+    if file is None:
+        raise click.UsageError("Missing argument 'FILE' (or --schema).")
+    from batchpaged import api
+
+    _say(validation_lines(str(file), api.validate(file, overrides=overrides)))
+
+
+@cli.command(short_help="Show how far a run is.")
+@click.argument("target", metavar="RUN_DIR_OR_FILE", type=click.Path(path_type=Path))
+def status(target: Path) -> None:
+    """Show how far a run is, by its run directory or its pipeline file.
+
+    \b
+    Examples:
+      batchpaged status runs/rag_eval
+      batchpaged status pipelines/rag_eval.yaml
+    """
+    from batchpaged import api
+    from batchpaged.cli_text import status_lines
+    from batchpaged.config import load_pipeline
+
+    run_dir = Path(load_pipeline(target).output.path) if target.is_file() else target
+    _say(status_lines(api.status(run_dir)))
+
+
+@cli.command(short_help="List models and where they are.")
+def models() -> None:
+    """List the model aliases, where each is on this machine, and the model types that model.id can name besides.
+
+    \b
+    Example:
+      batchpaged models
+    """
+    from batchpaged import api
+    from batchpaged.cli_text import architecture_lines, model_lines
+
+    _say(model_lines(api.models()))
+    _say(architecture_lines(api.supported_architectures()))
+
+
+@cli.command(short_help="Measure rows and tokens per second on this machine.")
+@click.argument("file", type=click.Path(path_type=Path), required=False)
+@click.option(
+    "--max-tokens", type=click.IntRange(min=1), default=32, show_default=True, help="Tokens of each completion."
+)
+@_limit
+def bench(file: Path | None, max_tokens: int, limit: int | None) -> None:
+    """Measure rows and tokens per second on this machine, every completion forced to the same length.
+
+    Without FILE the sample data and its model are used.
+
+    \b
+    Examples:
+      batchpaged bench
+      batchpaged bench rag.yaml --max-tokens 64 --limit 200
+    """
+    with _progress() as reporter:
+        from batchpaged import api
+
+        result = api.bench(file, max_tokens=max_tokens, limit=limit, reporter=reporter)
+    _say(result.lines())
+
+
+def main() -> None:
+    """The console script. Output that the terminal's encoding lacks is replaced; a run never fails for a dash."""
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="replace")
+    cli(prog_name="batchpaged")

@@ -1,0 +1,142 @@
+"""What the commands print, as lines: pure functions of what api.py gives back."""
+
+import json
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from batchpaged.config.sizes import format_bytes
+from batchpaged.report import formatting as fmt
+
+if TYPE_CHECKING:
+    from batchpaged.api import ModelInfo, PlanReport, RunStatus, Validation
+
+STATE_ADVICE = {
+    "running": "at work",
+    "interrupted": "finished units are kept; the same `batchpaged run` goes on",
+    "done": "finished",
+    "not planned": "no unit has begun; the same `batchpaged run` goes on",
+}
+
+
+def schema_lines() -> list[str]:
+    from batchpaged.config import pipeline_json_schema
+
+    return json.dumps(pipeline_json_schema(), indent=2, ensure_ascii=False).splitlines()
+
+
+def plan_lines(plan: "PlanReport") -> list[str]:
+    summary = plan.summary
+    facts = [
+        ("Rows", _rows(plan)),
+        ("Prompt tokens", fmt.count(summary.num_prompt_tokens)),
+        ("Unique tokens", f"{fmt.count(summary.num_unique_tokens)}, which have to be computed"),
+        ("Hit rate ceiling", _ceiling(summary.hit_rate_ceiling)),
+        ("Prefix groups", fmt.count(summary.num_prefix_groups)),
+        ("Longest prompt", _longest(summary)),
+        ("Units", fmt.count(summary.num_units)),
+        ("KV memory", _memory(plan.kv_bytes_needed, plan.kv_bytes_available)),
+        ("Estimated time", _estimate(plan)),
+    ]
+    return [*_aligned(facts), *_failed_lines(plan)]
+
+
+def _rows(plan: "PlanReport") -> str:
+    summary = plan.summary
+    parts = [fmt.count(summary.num_rows), f"{fmt.count(summary.num_duplicates)} with a prompt another row has too"]
+    if summary.num_truncated:
+        parts.append(f"{fmt.count(summary.num_truncated)} truncated")
+    if plan.num_failed_rows:
+        parts.append(f"{fmt.count(plan.num_failed_rows)} will fail")
+    return ", ".join(parts)
+
+
+def _ceiling(ceiling: float | None) -> str:
+    return fmt.ABSENT if ceiling is None else f"{fmt.percent(ceiling)} of prompt tokens can come from the cache"
+
+
+def _longest(summary: object) -> str:
+    if summary.longest_row_id is None:
+        return fmt.ABSENT
+    return f"{fmt.plural(summary.longest_prompt, 'token')}, row {summary.longest_row_id}"
+
+
+def _memory(needed: int | None, available: int | None) -> str:
+    if needed is None or available is None:
+        return fmt.ABSENT
+    scarce = "; sequences will wait for blocks" if needed > available else ""
+    return f"{format_bytes(needed)} needed, {format_bytes(available)} available{scarce}"
+
+
+def _estimate(plan: "PlanReport") -> str:
+    note = f" ({plan.estimate_note})" if plan.estimate_note else ""
+    return f"{fmt.seconds(plan.estimated_seconds)}{note}"
+
+
+def _failed_lines(plan: "PlanReport") -> Iterator[str]:
+    if not plan.num_failed_rows:
+        return
+    yield ""
+    yield f"{fmt.plural(plan.num_failed_rows, 'row')} will fail:"
+    yield from (f"  {row_id}: {reason}" for row_id, reason in plan.failed_rows)
+    if plan.num_failed_rows > len(plan.failed_rows):
+        yield f"  and {fmt.count(plan.num_failed_rows - len(plan.failed_rows))} more"
+
+
+def validation_lines(file: str, validation: "Validation") -> list[str]:
+    pipeline = validation.pipeline
+    facts = [
+        ("Pipeline", pipeline.name),
+        ("Input", f"{fmt.plural(validation.num_rows, 'row')} in {fmt.plural(validation.num_files, 'file')}"),
+        ("Model", f"{pipeline.model.id}, in {validation.model_path}"),
+        ("Gates", ", ".join(pipeline.gates) or "none"),
+        ("Run directory", pipeline.output.path),
+    ]
+    return [f"{file} is valid", "", *_aligned(facts)]
+
+
+def status_lines(status: "RunStatus") -> list[str]:
+    facts = [
+        ("Run", f"{status.name}  {status.run_id}"),
+        ("State", f"{status.state}: {STATE_ADVICE[status.state]}"),
+        ("Units", _share(status.num_units_done, status.num_units)),
+        ("Rows", _share(status.num_rows_done, status.num_rows)),
+        ("Started", _moment(status.started_at)),
+        ("Last progress", _moment(status.updated_at)),
+        ("Owner", status.owner or "none"),
+    ]
+    return _aligned(facts)
+
+
+def _share(done: int | None, total: int | None) -> str:
+    if not total:
+        return fmt.ABSENT
+    return f"{fmt.count(done or 0)} of {fmt.count(total)} done ({fmt.percent((done or 0) / total)})"
+
+
+def _moment(iso: str | None) -> str:
+    return fmt.ABSENT if iso is None else fmt.moment(iso)
+
+
+def model_lines(models: Iterable["ModelInfo"]) -> list[str]:
+    rows = [("ALIAS", "SIZE", "WHERE", "NOTE")]
+    for model in models:
+        size = fmt.ABSENT if model.size_bytes is None else format_bytes(model.size_bytes)
+        rows.append((model.alias, size, model.location or "not here yet", model.note))
+    return _columns(rows)
+
+
+def architecture_lines(architectures: Sequence[str]) -> list[str]:
+    names = textwrap.wrap(", ".join(architectures), 96, break_on_hyphens=False)
+    head = "model.id also takes a local folder or a Hugging Face hub id of one of these model types:"
+    return ["", head, *(f"  {line}" for line in names)]
+
+
+def _aligned(facts: Sequence[tuple[str, str]]) -> list[str]:
+    width = max(len(label) for label, _ in facts)
+    return [f"{label:<{width}}  {value}" for label, value in facts]
+
+
+def _columns(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    return ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths)).rstrip() for row in rows]

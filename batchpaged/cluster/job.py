@@ -1,0 +1,32 @@
+"""What every task of a run is given."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from batchpaged.config import Pipeline
+from batchpaged.dataset.source import Source
+from batchpaged.models.resolve import ResolvedModel
+from batchpaged.run.directory import RunDirectory
+
+
+@dataclass(frozen=True)
+class Job:
+    """Picklable, small, and the same for all tasks of one sitting."""
+
+    pipeline: Pipeline
+    source: Source
+    model: ResolvedModel
+    run_id: str
+    sitting: str  # one start of the run; a run that was interrupted has several
+    run_path: str  # absolute
+    num_workers: int
+
+    @cached_property
+    def directory(self) -> RunDirectory:
+        return RunDirectory(Path(self.run_path))
+
+    @property
+    def topic(self) -> str:
+        """Of the Dask events on which workers report progress."""
+        return f"batchpaged-{self.sitting}"

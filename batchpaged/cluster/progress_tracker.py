@@ -1,0 +1,84 @@
+"""Turns the samples that workers send into the run's progress."""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from batchpaged.planning.summary import PlanSummary
+from batchpaged.planning.units import DECODE_WEIGHT
+from batchpaged.run.progress import Progress
+from batchpaged.run.unit_file import last_of_each_session
+
+WINDOW_SECONDS = 15.0  # over which rates are taken
+
+_COUNTERS = ("num_prefilled_tokens", "num_cached_tokens", "num_completion_tokens", "num_rows_done")
+
+
+class ProgressTracker:
+    """`on_sample` may be called from any thread."""
+
+    def __init__(
+        self, summary: PlanSummary, max_tokens: int, done: Sequence[dict[str, Any]], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`done`: facts of units finished in earlier sittings."""
+        self._summary = summary
+        self._max_tokens = max_tokens
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._latest: dict[str, dict[str, Any]] = {}  # by worker
+        self._before = {key: 0 for key in _COUNTERS}
+        self._before["num_rows_done"] = sum(facts["num_rows"] for facts in done)
+        for facts in last_of_each_session(done):
+            for key in _COUNTERS[:3]:
+                self._before[key] += facts[key]
+        self._history: deque[tuple[float, dict[str, int]]] = deque()
+
+    def on_sample(self, sample: dict[str, Any]) -> None:
+        with self._lock:
+            self._latest[sample["worker"]] = sample
+            now = self._clock()
+            self._history.append((now, self._totals()))
+            while len(self._history) > 2 and now - self._history[0][0] > WINDOW_SECONDS:
+                self._history.popleft()
+
+    def _totals(self) -> dict[str, int]:
+        return {key: self._before[key] + sum(s[key] for s in self._latest.values()) for key in _COUNTERS}
+
+    def progress(self) -> Progress:
+        with self._lock:
+            totals = self._totals()
+            prefill, decode = self._rate("num_prefilled_tokens"), self._rate("num_completion_tokens")
+        num_prompt = totals["num_prefilled_tokens"] + totals["num_cached_tokens"]
+        return Progress(
+            stage="infer",
+            num_done=min(totals["num_rows_done"], self._summary.num_rows),
+            num_total=self._summary.num_rows,
+            unit="rows",
+            num_prefilled_tokens=totals["num_prefilled_tokens"],
+            num_completion_tokens=totals["num_completion_tokens"],
+            num_cached_tokens=totals["num_cached_tokens"],
+            prefill_tokens_per_s=prefill,
+            decode_tokens_per_s=decode,
+            hit_rate=totals["num_cached_tokens"] / num_prompt if num_prompt else None,
+            seconds_left=self._seconds_left(totals, prefill, decode),
+        )
+
+    def _rate(self, key: str) -> float | None:
+        if len(self._history) < 2:
+            return None
+        (start, old), (end, new) = self._history[0], self._history[-1]
+        return (new[key] - old[key]) / (end - start) if end > start else None
+
+    def _seconds_left(self, totals: dict[str, int], prefill: float | None, decode: float | None) -> float | None:
+        """Remaining work over the present rate of work, a decoded token counting as DECODE_WEIGHT prefilled ones."""
+        rate = (prefill or 0) + DECODE_WEIGHT * (decode or 0)
+        if not rate:
+            return None
+        num_runnable = self._summary.num_rows - self._summary.num_failed
+        done = totals["num_rows_done"]
+        length = totals["num_completion_tokens"] / done if done else self._max_tokens
+        num_left = max(0, self._summary.num_unique_tokens - totals["num_prefilled_tokens"])
+        tokens_left = max(0.0, num_runnable * min(length, self._max_tokens) - totals["num_completion_tokens"])
+        return (num_left + DECODE_WEIGHT * tokens_left) / rate

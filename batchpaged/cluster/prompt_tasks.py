@@ -1,0 +1,65 @@
+"""Tasks before inference: read and tokenise a part, plan the whole."""
+
+import time
+from collections.abc import Sequence
+from functools import lru_cache
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from batchpaged.atomic import replacing
+from batchpaged.cluster.job import Job
+from batchpaged.config import Pipeline
+from batchpaged.dataset.parts import Part
+from batchpaged.dataset.prompts import PromptBuilder
+from batchpaged.dataset.source import Source
+from batchpaged.models.load import load_tokenizer
+from batchpaged.models.resolve import ResolvedModel
+from batchpaged.planning.plan_file import PROMPTS_SCHEMA, has_plan, plan_table, read_plan, read_prompts, write_plan
+from batchpaged.planning.summary import PlanSummary
+
+
+def tokenise_part(job: Job, index: int) -> dict[str, float]:
+    """Write the prompts of one part, unless they are there already. -> seconds spent reading and tokenising."""
+    target = job.directory.prompt_file(index)
+    if target.exists():
+        return {"read": 0.0, "tokenize": 0.0}
+    prompts, seconds = build_prompts(job.pipeline, job.source, job.source.parts[index], job.model)
+    with replacing(target) as temporary:
+        pq.write_table(prompts, temporary, compression="zstd")
+    return seconds
+
+
+def build_prompts(
+    pipeline: Pipeline, source: Source, part: Part, model: ResolvedModel
+) -> tuple[pa.Table, dict[str, float]]:
+    """-> (PROMPTS_SCHEMA, one row per input row; seconds spent reading and tokenising)."""
+    builder = _prompt_builder(pipeline, model)
+    id_column = pipeline.input.id_column
+    columns = list(dict.fromkeys([*builder.columns, *([id_column] if id_column else [])]))
+    started = time.perf_counter()
+    rows = source.read(part, columns)
+    read = time.perf_counter()
+    prompts = builder.build(rows)
+    ordinals = pa.array(range(part.first_ordinal, part.first_ordinal + part.num_rows), pa.int64())
+    ids = (rows[id_column] if id_column else ordinals).cast(pa.string())
+    table = prompts.append_column("ordinal", ordinals).append_column("row_id", ids).select(PROMPTS_SCHEMA.names)
+    return table.cast(PROMPTS_SCHEMA), {"read": read - started, "tokenize": time.perf_counter() - read}
+
+
+@lru_cache(maxsize=1)
+def _prompt_builder(pipeline: Pipeline, model: ResolvedModel) -> PromptBuilder:
+    # Templates and tokenizer cannot be pickled; each worker makes them once.
+    tokenizer = load_tokenizer(model)
+    return PromptBuilder(pipeline.prompt, tokenizer, pipeline.model.max_model_len, pipeline.sampling.max_tokens)
+
+
+def plan_run(job: Job, seconds: Sequence[dict[str, float]]) -> tuple[PlanSummary, dict[str, float]]:
+    """Plan over all tokenised parts, unless a plan is there already. `seconds`: what the tokenise tasks returned."""
+    started = time.perf_counter()
+    folder = job.directory.path
+    if not has_plan(folder):
+        files = [job.directory.prompt_file(part.index) for part in job.source.parts]
+        write_plan(folder, *plan_table(read_prompts(files), job.pipeline.sampling.max_tokens, job.num_workers))
+    times = {key: sum(s[key] for s in seconds) for key in ("read", "tokenize")}
+    return read_plan(folder)[0], {**times, "plan": time.perf_counter() - started}

@@ -1,0 +1,231 @@
+"""The pipeline file's sections. A field's description is what editors show: one line, with the unit."""
+
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from batchpaged.config.gates import GATE_PATTERN, check_gate
+from batchpaged.config.rules import broken_rules
+from batchpaged.config.sizes import SIZE_PATTERN, parse_bytes
+
+MAX_SEED = 2**63 - 1  # fits a signed 64-bit column
+
+
+def _tuple_of_list(value: object) -> object:
+    """YAML and JSON have lists, the frozen models tuples."""
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _tuple_of_any(value: object) -> object:
+    """A single item stands for a list of one."""
+    return (value,) if isinstance(value, (str, int)) else _tuple_of_list(value)
+
+
+def _check_size(text: str) -> str:
+    parse_bytes(text)
+    return text
+
+
+def _check_local(path: str) -> str:
+    """The run directory needs renames and locks, which object stores do not have."""
+    if "://" in path:
+        raise ValueError("must be a folder on a local or mounted file system; copy output/ to a store afterwards")
+    return path
+
+
+def _check_n(n: int) -> int:
+    if n != 1:
+        raise ValueError("must be 1: several completions of one row are not supported in this version")
+    return n
+
+
+def _check_logprobs(logprobs: object) -> None:
+    if logprobs is not None:
+        raise ValueError("must be null: log probabilities are not supported in this version")
+
+
+Text = Annotated[str, Field(min_length=1)]
+TokenId = Annotated[int, Field(ge=0)]
+AtLeastOne = Annotated[int, Field(ge=1)]
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$", examples=["rag_eval"])]
+Size = Annotated[
+    str, Field(examples=["2GiB"], json_schema_extra={"pattern": SIZE_PATTERN}), AfterValidator(_check_size)
+]
+Gate = Annotated[
+    str,
+    Field(examples=["prefix_cache_hit_rate >= 0.8"], json_schema_extra={"pattern": GATE_PATTERN}),
+    AfterValidator(check_gate),
+]
+Metric = Literal["exact_match", "f1"]
+Paths = Annotated[Text | Annotated[tuple[Text, ...], Field(min_length=1)], BeforeValidator(_tuple_of_list)]
+Texts = Annotated[tuple[Text, ...], BeforeValidator(_tuple_of_any, json_schema_input_type=Text | list[Text])]
+TokenIds = Annotated[
+    tuple[TokenId, ...], BeforeValidator(_tuple_of_any, json_schema_input_type=TokenId | list[TokenId])
+]
+Metrics = Annotated[
+    tuple[Metric, ...],
+    Field(min_length=1),
+    BeforeValidator(_tuple_of_any, json_schema_input_type=Metric | Annotated[list[Metric], Field(min_length=1)]),
+]
+Gates = Annotated[tuple[Gate, ...], BeforeValidator(_tuple_of_any, json_schema_input_type=Gate | list[Gate])]
+
+
+class Section(BaseModel):
+    """Strict: `true` is no number and "5" no integer, but an integer is a fine number."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class InputConfig(Section):
+    """Where the rows come from."""
+
+    path: Paths = Field(
+        description="Parquet file, folder, glob or list of them, or a Hugging Face dataset; local, s3://, gs://, hf://"
+    )
+    id_column: Text | None = Field(None, description="Column of unique row ids; null: a row's position is its id")
+    limit: AtLeastOne | None = Field(None, description="Number of rows to read, from the first; null: all rows")
+
+
+class PromptConfig(Section):
+    """How a row becomes a prompt: exactly one of user, messages_column, text_column and token_ids_column."""
+
+    system: str | None = Field(None, description="System message, a Jinja2 template over the row's columns; with user")
+    user: Text | None = Field(None, description="User message, a Jinja2 template over the row's columns")
+    messages_column: Text | None = Field(None, description="Column of chat messages, each with role and content")
+    text_column: Text | None = Field(None, description="Column of prompt text")
+    token_ids_column: Text | None = Field(None, description="Column of token ids, which are used as they are")
+    chat_template: Text = Field(
+        "auto", description="auto: the model's own; none: no chat template; else the path of a Jinja2 file"
+    )
+    on_too_long: Literal["error", "truncate_left", "truncate_right"] = Field(
+        "error", description="A prompt too long for max_model_len: its row fails, or loses its first or last tokens"
+    )
+
+
+class ModelConfig(Section):
+    """The language model."""
+
+    id: Text = Field(description="Alias (`batchpaged models` lists them), local folder, or Hugging Face hub id")
+    revision: Text | None = Field(None, description="Branch, tag or commit on the hub; null: the hub's default")
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
+        "auto", description="Type of weights and KV cache; auto: float32 on a CPU, 16 bits on a GPU"
+    )
+    max_model_len: Annotated[int, Field(ge=2)] = Field(
+        2048, description="Most tokens of a prompt and its completion together"
+    )
+
+
+class EngineConfig(Section):
+    """Speed and memory. Greedy completions do not depend on it."""
+
+    device: Literal["auto", "cpu", "cuda"] = Field(
+        "auto", description="Where the model runs; auto: cuda if there is a GPU, else cpu"
+    )
+    attention: Literal["auto", "torch", "triton"] = Field(
+        "auto", description="Attention implementation; auto: the best one for the device"
+    )
+    block_size: Literal[8, 16, 32, 64, 128] = Field(16, description="Tokens in a block of the KV cache")
+    kv_cache: Literal["auto"] | Size | AtLeastOne = Field(
+        "auto", description="KV cache of a worker: auto (by free memory), bytes (2GiB, 512MiB), or a number of blocks"
+    )
+    max_batch_tokens: AtLeastOne = Field(
+        2048, description="Token budget: most tokens, prefill and decode together, in a scheduler step"
+    )
+    max_sequences: AtLeastOne = Field(
+        256, description="Most sequences running at once; never more than max_batch_tokens"
+    )
+    prefix_cache: bool = Field(True, description="Whether blocks of a prefix computed before are used again")
+
+
+class SamplingConfig(Section):
+    """How the next token is chosen, and when a completion ends."""
+
+    max_tokens: AtLeastOne = Field(32, description="Most tokens in a completion")
+    temperature: Annotated[float, Field(ge=0)] = Field(
+        0.0, description="0: greedy, the most likely token; the higher, the more random"
+    )
+    top_p: Annotated[float, Field(gt=0, le=1)] = Field(
+        1.0, description="Only the most likely tokens whose probabilities sum up to this; 1: all"
+    )
+    top_k: AtLeastOne | None = Field(None, description="Only this many of the most likely tokens; null: all")
+    min_p: Annotated[float, Field(ge=0, le=1)] = Field(
+        0.0, description="Only tokens with at least this share of the most likely one's probability; 0: all"
+    )
+    repetition_penalty: Annotated[float, Field(gt=0)] = Field(
+        1.0, description="Above 1, tokens already in prompt or completion become less likely; 1: off"
+    )
+    seed: Annotated[int, Field(ge=0, le=MAX_SEED)] = Field(
+        0, description="Seed of the run; each row's own follows from it and the row's id"
+    )
+    stop: Texts = Field((), description="Strings that end a completion and are not part of it; one or a list")
+    stop_token_ids: TokenIds = Field((), description="Token ids that end a completion besides the model's own")
+    ignore_eos: bool = Field(False, description="Whether to go on to max_tokens past the model's end token")
+    n: Annotated[AtLeastOne, AfterValidator(_check_n)] = Field(
+        1, description="Completions per row; only 1 in this version"
+    )
+    logprobs: Annotated[None, BeforeValidator(_check_logprobs, json_schema_input_type=None)] = Field(
+        None, description="Log probabilities in the output; only null, none, in this version"
+    )
+
+
+class EvaluateConfig(Section):
+    """Compare completions with reference answers."""
+
+    references: Text = Field(description="Column of reference answers: string or list of strings")
+    metrics: Metrics = Field(
+        ("exact_match", "f1"), description="Answer metrics with the normalisation of SQuAD, as means over the rows"
+    )
+
+
+class ClusterConfig(Section):
+    """The Dask cluster that does the work."""
+
+    scheduler: Text | None = Field(
+        None, description="Address or scheduler file of a running Dask cluster; null: a local one for this run"
+    )
+    workers: Literal["auto"] | AtLeastOne = Field(
+        "auto", description="Number of engine workers; auto: one per GPU, else one with all cores"
+    )
+
+
+class OutputConfig(Section):
+    """Where everything is written."""
+
+    path: Annotated[Text, AfterValidator(_check_local)] = Field(
+        description="Run directory: plan, finished units, output and report; it is made if missing"
+    )
+
+
+class Pipeline(Section):
+    """A batchpaged pipeline: one file, one run."""
+
+    name: Name = Field("pipeline", description="Name of the run in its report; by default that of the pipeline file")
+    input: InputConfig = Field(description="Where the rows come from")
+    prompt: PromptConfig = Field(description="How a row becomes a prompt")
+    model: ModelConfig = Field(description="The language model")
+    engine: EngineConfig = Field(default_factory=EngineConfig, description="Speed and memory")
+    sampling: SamplingConfig = Field(
+        default_factory=SamplingConfig, description="How the next token is chosen, and when a completion ends"
+    )
+    evaluate: EvaluateConfig | None = Field(
+        None, description="Compare completions with reference answers; null: no evaluation"
+    )
+    gates: Gates = Field(
+        (), description="Conditions on the report, `figure operator number`; if one does not hold the exit code is 1"
+    )
+    cluster: ClusterConfig = Field(default_factory=ClusterConfig, description="The Dask cluster that does the work")
+    output: OutputConfig = Field(description="Where everything is written")
+
+    @model_validator(mode="after")
+    def _keeps_the_rules(self) -> "Pipeline":
+        broken = [f"{key}: {message}" for key, message in broken_rules(self.value)]
+        if broken:
+            raise ValueError("; ".join(broken))
+        return self
+
+    def value(self, key: str) -> object:
+        """The value at a dotted key, such as `engine.block_size`; None where its section is null."""
+        found: object = self
+        for part in key.split("."):
+            found = getattr(found, part, None)
+        return found

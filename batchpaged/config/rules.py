@@ -1,0 +1,75 @@
+"""Rules that tie several keys together. Each is checked once all of its keys are right by themselves."""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+SOURCES = ("prompt.user", "prompt.messages_column", "prompt.text_column", "prompt.token_ids_column")
+
+
+@dataclass(frozen=True)
+class Rule:
+    keys: tuple[str, ...]  # dotted
+    broken: Callable[..., str | None]  # takes the keys' values in order, gives what is wrong, None if all is well
+    about: str | None = None  # the key that the message is about, if not the first
+
+
+def broken_rules(value: Callable[[str], object], wrong: Iterable[str] = ()) -> Iterator[tuple[str, str]]:
+    """(key, message) of each broken rule; a rule that needs a key of `wrong` cannot be judged and is passed over."""
+    for rule in RULES:
+        if any(_spoils(bad, key) for bad in wrong for key in rule.keys):
+            continue
+        message = rule.broken(*map(value, rule.keys))
+        if message is not None:
+            yield rule.about or rule.keys[0], message
+
+
+def _spoils(bad: str, key: str) -> bool:
+    """A wrong section spoils its keys, a wrong item its list."""
+    return key == bad or key.startswith(f"{bad}.") or bad.startswith((f"{key}[", f"{key}."))
+
+
+def _one_source(*columns: str | None) -> str | None:
+    given = [key for key, column in zip(SOURCES, columns) if column is not None]
+    if len(given) == 1:
+        return None
+    names = ", ".join(key.removeprefix("prompt.") for key in SOURCES)
+    found = " and ".join(key.removeprefix("prompt.") for key in given) if given else "none"
+    return f"needs exactly one of {names}; found {found}"
+
+
+def _system_with_user(system: str | None, *columns: str | None) -> str | None:
+    column = next((key for key, value in zip(SOURCES[1:], columns) if value is not None), None)
+    if system is None or column is None:
+        return None
+    return f"goes with prompt.user only; with {column} the system message belongs into the column itself"
+
+
+def _template_applies(chat_template: str, *columns: str | None) -> str | None:
+    messages_column, *plain_columns = (key if column is not None else None for key, column in zip(SOURCES[1:], columns))
+    if messages_column and chat_template == "none":
+        return f"cannot be with {messages_column}: without a chat template, messages are no prompt; leave it out"
+    plain_column = next(filter(None, plain_columns), None)
+    if plain_column and chat_template not in ("auto", "none"):
+        return f"has no meaning with {plain_column}, which is used as it is; leave it out"
+    return None
+
+
+def _room_for_the_prompt(max_tokens: int, max_model_len: int) -> str | None:
+    if max_tokens < max_model_len:
+        return None
+    return f"must be less than model.max_model_len = {max_model_len}, or no prompt fits"
+
+
+def _budget_of_a_block(max_batch_tokens: int, block_size: int) -> str | None:
+    if max_batch_tokens >= block_size:
+        return None
+    return f"must be at least engine.block_size = {block_size}, or no step fills a block"
+
+
+RULES = (
+    Rule(SOURCES, _one_source, about="prompt"),
+    Rule(("prompt.system", *SOURCES[1:]), _system_with_user),
+    Rule(("prompt.chat_template", *SOURCES[1:]), _template_applies),
+    Rule(("sampling.max_tokens", "model.max_model_len"), _room_for_the_prompt),
+    Rule(("engine.max_batch_tokens", "engine.block_size"), _budget_of_a_block),
+)

@@ -1,0 +1,165 @@
+"""The two file formats: what a file says about itself when it is opened, and how some of its rows are read.
+
+Opening a Parquet file reads its last 64 KiB and nothing else. An Arrow stream (a Hugging Face dataset saved to disk)
+has no footer, so its batches are walked once; on a local disk that touches only their headers.
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from batchpaged.dataset.discovery import FoundFile
+from batchpaged.dataset.locations import Location, first_line
+from batchpaged.errors import InputError
+
+_TAIL_BYTES = 64 * 1024  # holds the whole footer of most files, so that one read is enough
+_BATCH_ROWS = 8192
+_END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
+_SIGNATURE_BYTES = 28  # nonce and tag after a plain footer: the columns themselves are encrypted
+_STARTS = (
+    (b"version https://git-lfs", "a Git LFS pointer, not the file itself; run `git lfs pull`"),
+    (b"ARROW1", "an Arrow file; write it as Parquet"),
+    (b"\xff\xff\xff\xff", "an Arrow stream; name it *.arrow, or write it as Parquet"),
+    (b"PK\x03\x04", "a zip archive; unpack it"),
+    (b"\x1f\x8b", "compressed with gzip; unpack it"),
+    (b"\x28\xb5\x2f\xfd", "compressed with zstd; unpack it"),
+    (b"Obj\x01", "an Avro file; write it as Parquet"),
+    (b"ORC", "an ORC file; write it as Parquet"),
+    (b"{", "JSON text; write it as Parquet"),
+    (b"[", "JSON text; write it as Parquet"),
+    (b"<", "HTML or XML, perhaps a failed download"),
+)
+
+
+@dataclass(frozen=True)
+class FileFacts:
+    """What a file says about itself, without reading its rows."""
+
+    schema: pa.Schema
+    group_rows: tuple[int, ...]  # rows of each row group (of each batch, for an Arrow stream)
+
+
+def read_facts(file: FoundFile) -> FileFacts:
+    """Raises InputError that says what is wrong with the file and what to do about it."""
+    try:
+        facts = _read_stream_facts(file) if file.is_arrow else _read_parquet_facts(file)
+    except InputError as error:
+        raise InputError(f"{file.location.name}: {error}") from error
+    except Exception as error:  # filesystems are plug-ins, and a damaged file can make a reader raise anything
+        raise InputError(f"{file.location.name}: {type(error).__name__}: {first_line(error)}") from error
+    repeated = sorted({name for name in facts.schema.names if facts.schema.names.count(name) > 1})
+    if repeated:
+        raise InputError(f"{file.location.name}: more than one column is called {', '.join(map(repr, repeated))}")
+    return facts
+
+
+def read_rows(location: Location, groups: Sequence[int], columns: Sequence[str], num_rows: int) -> pa.Table:
+    """The first `num_rows` rows of these row groups, in file order; columns the file lacks are left out.
+
+    Stops reading when it has them. The caller checks that there were enough.
+    """
+    batches = _iter_stream if location.path.lower().endswith(".arrow") else _iter_parquet
+    taken, count = [], 0
+    for batch in batches(location, groups, columns):
+        taken.append(batch)
+        count += batch.num_rows
+        if count >= num_rows:
+            break
+    return pa.Table.from_batches(taken).slice(0, num_rows) if taken else pa.table({})
+
+
+def _read_parquet_facts(file: FoundFile) -> FileFacts:
+    footer = _read_footer(file)
+    parquet = pq.ParquetFile(pa.BufferReader(b"PAR1" + footer))
+    metadata = parquet.metadata
+    if metadata.serialized_size + _SIGNATURE_BYTES == len(footer) - 8:  # asking for its columns would abort the process
+        raise InputError("some columns are encrypted; write it without encryption")
+    groups = tuple(metadata.row_group(i).num_rows for i in range(metadata.num_row_groups))
+    if sum(groups) != metadata.num_rows:
+        raise InputError("damaged: its row groups do not add up to its number of rows")
+    return FileFacts(parquet.schema_arrow, groups)
+
+
+def _read_footer(file: FoundFile) -> bytes:
+    """The footer, its length and the closing magic bytes."""
+    if file.size == 0:
+        raise InputError("the file is empty (0 bytes)")
+    with file.location.open() as stream:
+        tail = _read_at_end(stream, file.size, _TAIL_BYTES)
+        if tail[-4:] != b"PAR1" or len(tail) < 12:
+            raise InputError(_describe_not_parquet(stream, tail))
+        num_bytes = int.from_bytes(tail[-8:-4], "little") + 8
+        if num_bytes + 4 > file.size:
+            raise InputError("damaged: its footer is longer than the file")
+        return tail[-num_bytes:] if num_bytes <= len(tail) else _read_at_end(stream, file.size, num_bytes)
+
+
+def _read_at_end(stream: pa.NativeFile, size: int, num_bytes: int) -> bytes:
+    stream.seek(max(0, size - num_bytes))
+    return stream.read(num_bytes)
+
+
+def _describe_not_parquet(stream: pa.NativeFile, tail: bytes) -> str:
+    if tail[-4:] == b"PARE":
+        return "encrypted Parquet; write it without encryption"
+    stream.seek(0)
+    start = stream.read(512)
+    if start.startswith(b"PAR1"):
+        return "truncated: it starts as Parquet but has no footer; was it still being written?"
+    for magic, meaning in _STARTS:
+        if start.startswith(magic):
+            return f"not Parquet but {meaning}"
+    return "not Parquet but text (CSV?); write it as Parquet" if _is_text(start) else "not a Parquet file"
+
+
+def _is_text(start: bytes) -> bool:
+    try:
+        return "\0" not in codecs.getincrementaldecoder("utf-8")().decode(start)  # a letter cut off at the end is fine
+    except UnicodeDecodeError:
+        return False
+
+
+def _iter_parquet(location: Location, groups: Sequence[int], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    with location.open() as stream:
+        parquet = pq.ParquetFile(stream, pre_buffer=not location.is_local, page_checksum_verification=True)
+        names = [name for name in columns if name in parquet.schema_arrow.names]
+        for batch in parquet.iter_batches(_BATCH_ROWS, row_groups=list(groups), columns=names):
+            yield batch.select(names)  # a name with a dot also matches inside structs
+
+
+def _read_stream_facts(file: FoundFile) -> FileFacts:
+    with _open_stream(file.location) as stream:
+        end = _read_at_end(stream, file.size, 8)
+        if end.endswith(b"ARROW1"):
+            raise InputError("an Arrow file with a footer, not the stream that datasets writes; write it as Parquet")
+        if end != _END_OF_STREAM:
+            raise InputError("truncated or not an Arrow stream: its end mark is missing")
+        stream.seek(0)
+        reader = pa.ipc.open_stream(stream)  # every batch is read through, so a damaged one is found here
+        return FileFacts(reader.schema, tuple(batch.num_rows for batch in reader))
+
+
+def _iter_stream(location: Location, groups: Sequence[int], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    with _open_stream(location) as stream:
+        reader = pa.ipc.open_stream(stream)
+        names = [name for name in columns if name in reader.schema.names]
+        wanted, last = set(groups), max(groups, default=-1)
+        for i, batch in enumerate(reader):
+            if i in wanted:
+                yield batch.select(names)
+            if i >= last:
+                return
+
+
+@contextmanager
+def _open_stream(location: Location) -> Iterator[pa.NativeFile]:
+    """Memory-mapped where possible: batches that are passed over then cost nothing."""
+    stream = pa.memory_map(location.path) if location.is_local else location.open()
+    with stream:
+        yield stream

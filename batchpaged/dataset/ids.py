@@ -1,0 +1,124 @@
+"""Are the ids unique? Decided exactly, reading only that column, in bounded memory however many rows there are.
+
+Every id becomes one 64-bit key (an integer itself, the hash of anything else). Keys go to 256 temporary files by their
+top bits; each file then fits in memory and is sorted. Keys met twice are only candidates: the ids behind them are
+compared.
+"""
+
+from __future__ import annotations
+
+import difflib
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+import xxhash
+
+from batchpaged.dataset.schema import is_text
+
+if TYPE_CHECKING:
+    from batchpaged.dataset.source import Source
+
+_NUM_BUCKETS = 256
+_FLUSH_KEYS = 1_000_000  # keys (8 MB) gathered before they are spread over the files
+_MAX_CANDIDATES = 1000  # keys whose ids are compared; more than enough to show that ids repeat
+
+
+def find_id_problems(source: Source, column: str) -> list[str]:
+    """What is wrong with this column as an id: missing, of a wrong type, null somewhere, or not unique."""
+    if column not in source.schema.names:
+        near = difflib.get_close_matches(column, source.schema.names, 1)
+        hint = f"did you mean {near[0]!r}?" if near else f"columns: {', '.join(source.schema.names)}"
+        return [f"input.id_column: no column {column!r}; {hint}"]
+    kind = source.schema.field(column).type
+    if not _can_be_id(kind):
+        return [f"input.id_column: column {column!r} is {kind}; ids are strings or integers"]
+    counter = _IdCounter(source, column)
+    num_repeated = counter.count_repeated()
+    problems = []
+    if counter.num_nulls:
+        problems.append(f"input.id_column: column {column!r} is null in {counter.num_nulls} of {source.num_rows} rows")
+    if num_repeated:
+        number = f"{num_repeated} or more" if num_repeated >= _MAX_CANDIDATES else str(num_repeated)
+        problems.append(f"input.id_column: column {column!r} is not unique: {number} ids occur more than once")
+    return problems
+
+
+def _can_be_id(kind: pa.DataType) -> bool:
+    if pt.is_dictionary(kind):
+        return _can_be_id(kind.value_type)
+    is_bytes = pt.is_binary(kind) or pt.is_large_binary(kind) or pt.is_fixed_size_binary(kind)
+    return is_text(kind) or pt.is_integer(kind) or is_bytes
+
+
+class _IdCounter:
+    """One pass over the column for the keys; a second one only if keys repeat."""
+
+    def __init__(self, source: Source, column: str) -> None:
+        self._source = source
+        self._column = column
+        self.num_nulls = 0  # known after count_repeated
+
+    def count_repeated(self) -> int:
+        """How many different ids occur more than once; at most _MAX_CANDIDATES of them are looked at."""
+        with tempfile.TemporaryDirectory(prefix="batchpaged-ids-") as folder:
+            candidates = self._find_repeated_keys(Path(folder))
+        if len(candidates) == 0:
+            return 0
+        counts: Counter[object] = Counter()
+        for values in self._iter_ids():
+            counts.update(values.filter(pa.array(np.isin(_keys(values), candidates))).to_pylist())
+        return sum(count > 1 for count in counts.values())
+
+    def _find_repeated_keys(self, folder: Path) -> np.ndarray:
+        """Sorted keys that occur more than once, at most _MAX_CANDIDATES.  uint64 [num_keys]"""
+        num_ids = num_spilled = 0
+        pending: list[np.ndarray] = []
+        for values in self._iter_ids():
+            pending.append(_keys(values))
+            num_ids += len(values)
+            if num_ids - num_spilled >= _FLUSH_KEYS:
+                _spill(pending, folder)
+                pending, num_spilled = [], num_ids
+        _spill(pending, folder)
+        self.num_nulls = self._source.num_rows - num_ids
+        found = [_repeated(np.fromfile(path, np.uint64)) for path in sorted(folder.iterdir())]
+        return np.concatenate([*found, np.empty(0, np.uint64)])[:_MAX_CANDIDATES]
+
+    def _iter_ids(self) -> Iterator[pa.ChunkedArray]:
+        """Per part, the ids that are not null, never as a dictionary."""
+        for part in self._source.parts:
+            values = self._source.read(part, [self._column])[self._column].drop_null()
+            yield values.cast(values.type.value_type) if pt.is_dictionary(values.type) else values
+
+
+def _spill(pending: list[np.ndarray], folder: Path) -> None:
+    """Append keys to the files of their buckets."""
+    keys = np.sort(np.concatenate([np.empty(0, np.uint64), *pending]))
+    edges = np.arange(1, _NUM_BUCKETS, dtype=np.uint64) << np.uint64(56)
+    for bucket, piece in enumerate(np.split(keys, np.searchsorted(keys, edges))):
+        if len(piece):
+            with open(folder / f"{bucket:03}", "ab") as file:
+                piece.tofile(file)
+
+
+def _repeated(keys: np.ndarray) -> np.ndarray:
+    keys = np.sort(keys)
+    return np.unique(keys[1:][keys[1:] == keys[:-1]])[:_MAX_CANDIDATES]
+
+
+def _keys(values: pa.ChunkedArray) -> np.ndarray:
+    if pt.is_integer(values.type):
+        # A multiplication spreads consecutive integers over the buckets; it is odd, so different ids keep different
+        # keys.
+        integers = values.cast(pa.uint64() if pt.is_uint64(values.type) else pa.int64()).to_numpy()
+        return integers.astype(np.uint64, copy=False) * np.uint64(0x9E3779B97F4A7C15)
+    payload = pc.cast(values, pa.large_binary())
+    hashes = (xxhash.xxh3_64_intdigest(value) for value in payload.to_pylist())
+    return np.fromiter(hashes, np.uint64, len(payload))

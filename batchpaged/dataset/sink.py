@@ -1,0 +1,155 @@
+"""From committed units back to the input's shape: same files, same order, every input column and the output columns.
+
+Units hold rows in planned order, so a file of the output needs rows from all of them. Instead of searching every unit
+for every file, results are spread once over windows (runs of consecutive ordinals, temporary files beside the output),
+and each window is then sorted in memory: two passes however large the data set is. See `windows.py`.
+
+The output folder is written under a temporary name, `_SUCCESS` last, every file and the folder synced, and then
+renamed: a folder with the final name is always whole.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from batchpaged.dataset.schema import OUTPUT_COLUMNS
+from batchpaged.dataset.windows import Window, cut_windows, load_window, spread_units
+from batchpaged.errors import UnfinishedError
+
+if TYPE_CHECKING:
+    from batchpaged.dataset.source import Source
+
+_ROW_GROUP_ROWS = 65_536
+_SUCCESS = "_SUCCESS"
+
+
+def assemble(source: Source, units_dir: Path, out_dir: Path, on_progress: Callable[[int], None] | None = None) -> None:
+    """Write and publish the output of a run whose units are all committed. `out_dir` is replaced if it is there.
+
+    `on_progress` is called with the number of rows written so far. Memory: one window of results and one part of input.
+    Raises UnfinishedError if an ordinal is missing or there twice, a unit file cannot be read, or the disk is full;
+    then `out_dir` is as it was before.
+    """
+    temporary = out_dir.with_name(f".{out_dir.name}.tmp")
+    _remove_leftovers(out_dir)
+    try:
+        (temporary / "windows").mkdir(parents=True)
+        _write_files(source, units_dir, temporary, on_progress or (lambda num_rows: None))
+        shutil.rmtree(temporary / "windows")
+        _write_success(temporary / _SUCCESS)
+        _publish(temporary, out_dir)
+    except OSError as error:
+        raise UnfinishedError(f"{out_dir}: the output cannot be written: {error.strerror or error}") from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _write_files(source: Source, units_dir: Path, folder: Path, on_progress: Callable[[int], None]) -> None:
+    windows = cut_windows(source.parts, units_dir)
+    spread_units(units_dir, windows, folder / "windows")
+    names = _output_names([file.path for file in source.files])
+    pieces = _iter_pieces(source, windows, folder / "windows", on_progress)
+    piece = next(pieces, None)
+    for file_index, name in enumerate(names):
+        with _open_writer(folder / name, _output_schema(source.schema)) as writer:  # a file without rows is written too
+            while piece is not None and piece[0] == file_index:
+                writer.write_table(piece[1], row_group_size=_ROW_GROUP_ROWS)
+                piece = next(pieces, None)
+
+
+def _iter_pieces(
+    source: Source, windows: list[Window], folder: Path, on_progress: Callable[[int], None]
+) -> Iterator[tuple[int, pa.Table]]:
+    """In order, the finished rows of each part (a row group's worth at a time) and the file they belong to."""
+    schema = _output_schema(source.schema)
+    for window in windows:
+        results = load_window(window, folder)
+        for part in window.parts:
+            rows = source.read(part)
+            added = results.slice(part.first_ordinal - window.start, part.num_rows)
+            for start in range(0, part.num_rows, _ROW_GROUP_ROWS):
+                pieces = (table.slice(start, _ROW_GROUP_ROWS) for table in (rows, added))
+                yield part.file_index, _join_columns(*pieces, schema)
+            on_progress(part.first_ordinal + part.num_rows)
+
+
+def _join_columns(rows: pa.Table, added: pa.Table, schema: pa.Schema) -> pa.Table:
+    columns = [*rows.columns, *(added[field.name].cast(field.type) for field in OUTPUT_COLUMNS)]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _output_schema(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([*schema, *OUTPUT_COLUMNS], metadata=schema.metadata)
+
+
+def _output_names(paths: list[str]) -> list[str]:
+    """One name per input file: its own, `.parquet` at the end, a number where two would be the same."""
+    names: list[str] = []
+    taken: dict[str, int] = {}  # stem in lower case (some file systems do not tell the cases apart) -> times met
+    for path in paths:
+        stem = re.sub(r"\.(parquet|arrow)$", "", PurePosixPath(path).name, flags=re.IGNORECASE).lstrip("._") or "data"
+        name = stem
+        while name.lower() in taken:
+            taken[stem.lower()] += 1
+            name = f"{stem}-{taken[stem.lower()] - 1}"
+        taken[name.lower()] = 1
+        names.append(f"{name}.parquet")
+    return names
+
+
+@contextmanager
+def _open_writer(path: Path, schema: pa.Schema) -> Iterator[pq.ParquetWriter]:
+    with pq.ParquetWriter(path, schema, compression="zstd", write_page_checksum=True) as writer:
+        yield writer
+    _sync(path)
+
+
+def _write_success(path: Path) -> None:
+    path.touch()
+    _sync(path)
+    _sync(path.parent)
+
+
+def _publish(temporary: Path, out_dir: Path) -> None:
+    """Rename into place. An older output is moved aside first and deleted only when the new one is there."""
+    old = _aside(out_dir)
+    if out_dir.exists():
+        out_dir.rename(old)
+    try:
+        temporary.rename(out_dir)
+    except OSError:
+        if old.exists():
+            old.rename(out_dir)
+        raise
+    _sync(out_dir.parent)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _remove_leftovers(out_dir: Path) -> None:
+    """What a killed run left: unfinished work goes; an output moved aside comes back if none took its place."""
+    shutil.rmtree(out_dir.with_name(f".{out_dir.name}.tmp"), ignore_errors=True)
+    old = _aside(out_dir)
+    if old.exists() and not out_dir.exists():
+        old.rename(out_dir)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _aside(out_dir: Path) -> Path:
+    return out_dir.with_name(f".{out_dir.name}.old")
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

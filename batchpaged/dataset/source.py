@@ -1,0 +1,196 @@
+"""The data set as the run sees it: files in a fixed order, one schema, rows numbered from zero.
+
+`open_source` judges everything that can be judged before any row is computed, and reports all of it at once. A `Source`
+is opened once, on the client, and sent to the workers as it is; it opens files only while it reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+
+from batchpaged.dataset.discovery import FoundFile, find_files
+from batchpaged.dataset.formats import FileFacts, read_facts, read_rows
+from batchpaged.dataset.ids import find_id_problems
+from batchpaged.dataset.locations import Location, find_version, first_line
+from batchpaged.dataset.parts import Part, cut_parts
+from batchpaged.dataset.promotion import needs_check
+from batchpaged.dataset.schema import conform, describe_clashes, merge_schemas
+from batchpaged.errors import InputError
+
+if TYPE_CHECKING:
+    from batchpaged.config import InputConfig
+
+_NUM_THREADS = 32  # footers are small: opening many files is all waiting
+_MAX_SHOWN = 50  # problems listed one by one
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """One input file, as it was when the source was opened."""
+
+    path: str  # without credentials
+    size: int  # bytes
+    version: str  # changes with the content: time of modification in ns, or an entity tag
+    num_rows: int
+    location: Location = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Source:
+    """A data set that has been judged readable. Picklable; holds no open file and no rows."""
+
+    schema: pa.Schema  # one for all files
+    files: tuple[SourceFile, ...]  # with a limit, only those it reaches
+    parts: tuple[Part, ...]  # every row in exactly one, in order
+
+    @property
+    def num_rows(self) -> int:
+        return sum(part.num_rows for part in self.parts)
+
+    def read(self, part: Part, columns: Sequence[str] | None = None) -> pa.Table:
+        """The part's rows in file order, in the unified schema (or these columns of it, in this order).
+
+        Row i has the ordinal `part.first_ordinal + i`. Raises InputError if the file changed since it was opened or its
+        rows cannot be decoded.
+        """
+        schema = self.schema if columns is None else pa.schema([self.schema.field(name) for name in columns])
+        file = self.files[part.file_index]
+        _check_unchanged(file)
+        try:
+            return self._read(file, part, schema)
+        except InputError:
+            raise
+        except Exception as error:  # a damaged page can make a decoder raise anything
+            where = f"{file.path}: row groups {part.row_groups[0]} to {part.row_groups[-1]}"
+            raise InputError(f"{where} cannot be read ({type(error).__name__}); write the file again") from error
+
+    def _read(self, file: SourceFile, part: Part, schema: pa.Schema) -> pa.Table:
+        table = read_rows(file.location, part.row_groups, schema.names, part.num_rows)
+        if table.num_columns == 0:  # this file has none of them
+            return pa.Table.from_arrays([pa.nulls(part.num_rows, f.type) for f in schema], schema=schema)
+        if table.num_rows != part.num_rows:
+            raise InputError(f"{file.path}: {table.num_rows} rows where its footer promised {part.num_rows}")
+        return conform(table, schema)
+
+    def fingerprint(self) -> list[dict[str, str | int]]:
+        """One entry per file, for JSON; differs whenever a file was replaced, added, removed or reordered."""
+        return [{"path": f.path, "size": f.size, "version": f.version, "num_rows": f.num_rows} for f in self.files]
+
+
+def open_source(config: InputConfig) -> Source:
+    """Find, open and judge every input file. Raises InputError with all problems of all files."""
+    found, problems = find_files([config.path] if isinstance(config.path, str) else config.path)
+    opened, more = _open_all(found)
+    problems += more
+    schema, more = merge_schemas([facts.schema for _, facts in opened], [file.path for file, _ in opened])
+    problems += more + _judge_schema(schema)
+    source = _number_rows(schema, opened, config.limit)
+    if not problems and source.num_rows == 0:
+        problems.append(f"the {len(opened)} input files hold no rows")
+    _refuse_if(problems)  # what follows reads rows, which needs sound files
+    _refuse_if(_find_lossy_columns(source, opened) + _judge_ids(source, config.id_column))
+    return source
+
+
+def _open_all(found: Sequence[FoundFile]) -> tuple[list[tuple[SourceFile, FileFacts]], list[str]]:
+    with ThreadPoolExecutor(_NUM_THREADS) as pool:
+        results = list(pool.map(_try_open, found))
+    opened = [result for result in results if not isinstance(result, str)]
+    return opened, [result for result in results if isinstance(result, str)]
+
+
+def _try_open(file: FoundFile) -> tuple[SourceFile, FileFacts] | str:
+    try:
+        facts = read_facts(file)
+        version = find_version(file.location, file.mtime_ns) or "unknown"
+    except InputError as error:
+        return str(error)
+    except OSError as error:
+        return f"{file.location.name}: {first_line(error)}"
+    return SourceFile(file.location.name, file.size, version, sum(facts.group_rows), file.location), facts
+
+
+def _number_rows(schema: pa.Schema, opened: Sequence[tuple[SourceFile, FileFacts]], limit: int | None) -> Source:
+    parts = cut_parts([facts.group_rows for _, facts in opened], limit)
+    files = tuple(file for file, _ in opened)
+    is_cut = sum(part.num_rows for part in parts) == limit
+    return Source(schema, files[: parts[-1].file_index + 1] if is_cut and parts else files, parts)
+
+
+def _judge_schema(schema: pa.Schema) -> list[str]:
+    return describe_clashes(schema) + [_describe_unwritable(f) for f in schema if not _is_writable(f)]
+
+
+def _is_writable(field: pa.Field) -> bool:
+    """Every input column is written to the output, so Parquet must be able to hold it."""
+    try:
+        pq.ParquetWriter(pa.BufferOutputStream(), pa.schema([field])).close()
+    except pa.ArrowException:
+        return False
+    return True
+
+
+def _describe_unwritable(field: pa.Field) -> str:
+    return f"column {field.name!r} of type {field.type} cannot be written to Parquet; convert or drop it in the input"
+
+
+def _judge_ids(source: Source, id_column: str | None) -> list[str]:
+    return [] if id_column is None else find_id_problems(source, id_column)
+
+
+def _find_lossy_columns(source: Source, opened: Sequence[tuple[SourceFile, FileFacts]]) -> list[str]:
+    """Columns whose values do not all fit the unified type, found by reading just those columns of just those files."""
+    problems = [
+        _describe_lossy(source.files[part.file_index], column, source.schema.field(column.name))
+        for part in source.parts
+        for column in _changed_columns(opened[part.file_index][1].schema, source.schema)
+        if not _can_convert(source, part, column.name)
+    ]
+    return list(dict.fromkeys(problems))  # once per file, however many of its parts have such values
+
+
+def _changed_columns(schema: pa.Schema, unified: pa.Schema) -> list[pa.Field]:
+    """The columns whose types alone cannot promise that every value fits."""
+    if schema.equals(unified):
+        return []
+    return [column for column in schema if needs_check(column.type, unified.field(column.name).type)]
+
+
+def _describe_lossy(file: SourceFile, column: pa.Field, unified: pa.Field) -> str:
+    return (
+        f"{file.path}: column {column.name!r} is {column.type}, and some of its values do not fit {unified.type}, "
+        "which it needs for the other files; write it with one type in all files"
+    )
+
+
+def _can_convert(source: Source, part: Part, column: str) -> bool:
+    try:
+        source.read(part, [column])
+    except InputError:
+        return False
+    return True
+
+
+def _check_unchanged(file: SourceFile) -> None:
+    """A file that was replaced while the run was going would mix two data sets in one output."""
+    info = file.location.info()
+    if info.type != pafs.FileType.File:
+        raise InputError(f"{file.path}: no longer there; it was when the run started")
+    version = find_version(file.location, info.mtime_ns) or "unknown"
+    if (info.size, version) != (file.size, file.version):
+        raise InputError(f"{file.path}: changed since the run started; start a new run")
+
+
+def _refuse_if(problems: Sequence[str]) -> None:
+    if not problems:
+        return
+    hidden = [f"... and {len(problems) - _MAX_SHOWN} more"] if len(problems) > _MAX_SHOWN else []
+    lines = "".join(f"\n  - {problem}" for problem in [*problems[:_MAX_SHOWN], *hidden])
+    raise InputError(f"the input cannot be used ({len(problems)} problem{'s' if len(problems) > 1 else ''}):{lines}")

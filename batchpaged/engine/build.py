@@ -1,0 +1,95 @@
+"""From configuration to a running engine: device, model, KV cache, attention backend."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import psutil
+import torch
+
+from batchpaged.attention.backend import LayerShape
+from batchpaged.attention.cpu import CpuAttention
+from batchpaged.attention.interface import NAME, register
+from batchpaged.config.sizes import format_bytes, parse_bytes
+from batchpaged.engine.engine import Engine, EngineLimits
+from batchpaged.engine.model_runner import ModelRunner, probe_layers
+from batchpaged.engine.stop import StopCheck
+from batchpaged.errors import ModelError
+from batchpaged.models.load import load_model, load_tokenizer, resolve_dtype, stop_token_ids
+
+if TYPE_CHECKING:
+    from batchpaged.config import EngineConfig, ModelConfig
+    from batchpaged.models.resolve import ResolvedModel
+
+# Of the memory that is free once the model is loaded; the rest is for activations, and for other processes.
+FREE_MEMORY_SHARE = 0.5
+
+
+def build_engine(
+    resolved: ResolvedModel, model_config: ModelConfig, config: EngineConfig, device: str, run_id: str, num_threads: int
+) -> Engine:
+    """Load the model and allocate its KV cache. Raises ModelError."""
+    register()
+    torch.set_num_threads(num_threads)
+    tokenizer = load_tokenizer(resolved)
+    dtype = resolve_dtype(_config_dtype(resolved), model_config.dtype, device)
+    model = load_model(resolved, dtype=dtype, device=device, attn_implementation=NAME)
+    layers = probe_layers(model)
+    num_blocks = num_kv_blocks(config, layers, dtype, device)
+    backend = CpuAttention(layers, num_blocks, config.block_size, dtype, device)
+    limits = EngineLimits(
+        num_blocks=num_blocks,
+        block_size=config.block_size,
+        max_batch_tokens=config.max_batch_tokens,
+        max_sequences=config.max_sequences,
+        max_model_len=model_config.max_model_len,
+        prefix_cache=config.prefix_cache,
+    )
+    root = f"{run_id}|{resolved.identity}|{dtype}".encode()
+    return Engine(ModelRunner(model, backend), limits, StopCheck(tokenizer, stop_token_ids(model, tokenizer)), root)
+
+
+def _config_dtype(resolved: ResolvedModel) -> torch.dtype | str | None:
+    from batchpaged.models.load import load_config
+
+    return getattr(load_config(resolved), "dtype", None)
+
+
+def choose_device(requested: str, worker_index: int) -> str:
+    """`auto` takes a GPU if there is one; workers of one machine take its GPUs in turn."""
+    if requested == "cpu" or (requested == "auto" and not torch.cuda.is_available()):
+        return "cpu"
+    if not torch.cuda.is_available():
+        raise ModelError("engine.device is cuda, but torch sees no GPU here; use auto or cpu")
+    return f"cuda:{worker_index % torch.cuda.device_count()}"
+
+
+def kv_bytes_per_token(layers: tuple[LayerShape, ...], dtype: torch.dtype) -> int:
+    return sum(layer.num_kv_heads * (layer.head_dim + layer.value_dim) for layer in layers) * dtype.itemsize
+
+
+def num_kv_blocks(config: EngineConfig, layers: tuple[LayerShape, ...], dtype: torch.dtype, device: str) -> int:
+    """Blocks of the pool. Raises ModelError where not even one block fits."""
+    if isinstance(config.kv_cache, int):
+        return config.kv_cache
+    block_bytes = kv_bytes_per_token(layers, dtype) * config.block_size
+    num_bytes = kv_cache_bytes(config.kv_cache, device)
+    if num_bytes < block_bytes:
+        raise ModelError(
+            f"engine.kv_cache of {format_bytes(num_bytes)} does not hold one block ({format_bytes(block_bytes)}); raise it"
+        )
+    return num_bytes // block_bytes
+
+
+def kv_cache_bytes(kv_cache: str, device: str) -> int:
+    """`auto`: a share of the memory that is free now."""
+    if kv_cache != "auto":
+        return parse_bytes(kv_cache)
+    free = psutil.virtual_memory().available if device == "cpu" else torch.cuda.mem_get_info(device)[0]
+    return int(free * FREE_MEMORY_SHARE)
+
+
+def default_num_threads(num_workers: int) -> int:
+    """Processor cores of this machine for each of its workers."""
+    return max(1, len(os.sched_getaffinity(0)) // num_workers) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,81 @@
+"""Everything that is judged before any work: pipeline file, gates, model, input, columns. Writes nothing."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from batchpaged.config import Pipeline, load_pipeline, parse_pipeline
+from batchpaged.dataset.prompts import PromptBuilder, validate_prompt_columns
+from batchpaged.dataset.source import Source, open_source
+from batchpaged.errors import ConfigError, InputError, RefusedError
+from batchpaged.evaluation.evaluator import check_references
+from batchpaged.models.load import load_config, load_tokenizer
+from batchpaged.models.resolve import ResolvedModel, resolve_model
+from batchpaged.models.support import check_supported
+from batchpaged.report.gates import parse_gates
+
+PipelineLike = str | Path | Pipeline | Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A pipeline that can run."""
+
+    pipeline: Pipeline
+    model: ResolvedModel
+    config: Any  # the model's transformers configuration
+    source: Source
+
+
+def read_pipeline(pipeline: PipelineLike, overrides: Sequence[str], limit: int | None) -> Pipeline:
+    """Raises ConfigError with every problem."""
+    if limit is not None:
+        overrides = [*overrides, f"input.limit={limit}"]
+    if isinstance(pipeline, (str, Path)):
+        return load_pipeline(pipeline, overrides)
+    mapping = pipeline.model_dump(mode="json") if isinstance(pipeline, Pipeline) else pipeline
+    return parse_pipeline(mapping, overrides=overrides)
+
+
+def prepare(pipeline: Pipeline, note: Callable[[str], None]) -> Prepared:
+    """Raises RefusedError (a subclass says of what) before anything is written."""
+    parse_gates(pipeline.gates, pipeline.evaluate.metrics if pipeline.evaluate else ())
+    _check_attention(pipeline)
+    source = _open_input(pipeline)
+    model = resolve_model(pipeline.model.id, pipeline.model.revision, note=note)
+    config = load_config(model)
+    check_supported(config, pipeline.model.max_model_len)
+    # Compiles the templates and reads the chat template: wrong ones are refused here, not row by row.
+    PromptBuilder(pipeline.prompt, load_tokenizer(model), pipeline.model.max_model_len, pipeline.sampling.max_tokens)
+    return Prepared(pipeline, model, config, source)
+
+
+def _check_attention(pipeline: Pipeline) -> None:
+    if pipeline.engine.attention == "triton":
+        raise ConfigError("engine.attention: triton kernels are not part of this version; use auto or torch")
+
+
+def _open_input(pipeline: Pipeline) -> Source:
+    source = open_source(pipeline.input)
+    problems = [*_problem(lambda: validate_prompt_columns(pipeline.prompt, source.schema))]
+    if pipeline.evaluate is not None:
+        problems += _problem(lambda: _check_evaluate(pipeline.evaluate.references, source))
+    if problems:
+        raise InputError("; ".join(problems))
+    return source
+
+
+def _check_evaluate(references: str, source: Source) -> None:
+    if references not in source.schema.names:
+        names = ", ".join(source.schema.names)
+        raise InputError(f"evaluate.references: {references!r} is no column of the input, which has {names}")
+    check_references(references, source.schema.field(references).type)
+
+
+def _problem(check: Callable[[], None]) -> list[str]:
+    try:
+        check()
+    except RefusedError as error:
+        return [str(error)]
+    return []

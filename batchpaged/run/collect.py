@@ -1,0 +1,131 @@
+"""From a run directory whose units are all there to the facts of its report."""
+
+import importlib.metadata
+import json
+import platform
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+from batchpaged.config import Pipeline
+from batchpaged.evaluation.evaluator import Evaluator
+from batchpaged.planning.summary import PlanSummary
+from batchpaged.report.facts import ROWS_SCHEMA, TIMELINE_SCHEMA, EngineStats, PlanFacts, RunFacts
+from batchpaged.run.directory import RunDirectory, utc_now
+from batchpaged.run.unit_file import last_of_each_session, read_unit_facts
+
+PACKAGES = ("batchpaged", "torch", "transformers", "tokenizers", "pyarrow", "dask", "distributed")
+
+
+@dataclass(frozen=True)
+class Sitting:
+    """One start of the run that came to its end: seconds per stage, as it measured them itself."""
+
+    seconds: dict[str, float]
+
+    def write(self, folder: Path, name: str) -> None:
+        (folder / f"{name}.json").write_text(json.dumps(self.seconds))
+
+
+def collect_facts(directory: RunDirectory, pipeline: Pipeline, summary: PlanSummary) -> RunFacts:
+    """Reads every unit's results (no completions) and facts, and the output for the evaluation."""
+    info = directory.info()
+    units = [read_unit_facts(directory.unit_file(unit)) for unit in range(summary.num_units)]
+    computed = [unit for unit in units if "session" in unit]
+    return RunFacts(
+        run_id=info["run_id"],
+        name=info["name"],
+        fingerprint=info["fingerprint"],
+        model=pipeline.model.id,
+        device=", ".join(sorted({unit["device"] for unit in computed})) or "none",
+        versions=versions(),
+        started_at=info["started_at"],
+        finished_at=utc_now(),
+        plan=_plan_facts(summary),
+        rows=_rows(directory.units),
+        engines=tuple(_engine_stats(last) for last in last_of_each_session(computed)),
+        timeline=_timeline(computed),
+        times=_times(directory.sittings, computed),
+        evaluation=evaluate_output(directory.output, pipeline),
+        gates=pipeline.gates,
+        max_model_len=pipeline.model.max_model_len,
+    )
+
+
+def versions() -> dict[str, str]:
+    return {"python": platform.python_version()} | {name: importlib.metadata.version(name) for name in PACKAGES}
+
+
+def _plan_facts(summary: PlanSummary) -> PlanFacts:
+    return PlanFacts(
+        num_rows=summary.num_rows,
+        num_prompt_tokens=summary.num_prompt_tokens,
+        num_unique_tokens=summary.num_unique_tokens,
+        num_duplicates=summary.num_duplicates,
+        longest_prompt=summary.longest_prompt,
+        num_units=summary.num_units,
+    )
+
+
+def _rows(units: Path) -> pa.Table:
+    table = ds.dataset(units, format="parquet").to_table(columns=["ordinal", *ROWS_SCHEMA.names])
+    return table.sort_by("ordinal").select(ROWS_SCHEMA.names).cast(ROWS_SCHEMA)
+
+
+def _engine_stats(facts: dict[str, Any]) -> EngineStats:
+    names = EngineStats.__dataclass_fields__.keys() & facts.keys()
+    return EngineStats(**{name: facts[name] for name in names})
+
+
+def _spans(computed: Sequence[dict[str, Any]]) -> dict[str, tuple[float, float]]:
+    """Per sitting, when inference began and when its last finished unit ended (time.time())."""
+    times: dict[str, list[float]] = defaultdict(list)
+    for unit in computed:
+        times[unit["sitting"]] += [unit["started_at"], unit["finished_at"]]
+    return {sitting: (min(t), max(t)) for sitting, t in times.items()}
+
+
+def _timeline(computed: Sequence[dict[str, Any]]) -> pa.Table:
+    """Sittings one after another, without the time between them."""
+    offsets, elapsed = {}, 0.0
+    for sitting, (start, end) in sorted(_spans(computed).items(), key=lambda item: item[1]):
+        offsets[sitting] = elapsed - start
+        elapsed += end - start
+    samples = [
+        {**sample, "t": max(0.0, sample["time"] + offsets[unit["sitting"]]), "worker": unit["session"]}
+        for unit in computed
+        for sample in unit["timeline"]
+    ]
+    return pa.Table.from_pylist(samples, schema=TIMELINE_SCHEMA)
+
+
+def _times(sittings: Path, computed: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """Seconds per stage over all sittings. Inference is taken from the units, so that it survives a killed sitting."""
+    total: dict[str, float] = defaultdict(float)
+    for path in sorted(sittings.glob("*.json")):
+        for stage, seconds in json.loads(path.read_text()).items():
+            total[stage] += seconds
+    spans = _spans(computed)
+    total["infer"] = sum(end - start for start, end in spans.values())
+    total["load"] += sum(last["load_seconds"] for last in last_of_each_session(computed))
+    # Sittings that were killed left no record of their own; of them inference is known.
+    unrecorded = [span for sitting, span in spans.items() if not (sittings / f"{sitting}.json").exists()]
+    total["total"] += sum(end - start for start, end in unrecorded)
+    return dict(total)
+
+
+def evaluate_output(output: Path, pipeline: Pipeline) -> dict[str, float | None] | None:
+    if pipeline.evaluate is None:
+        return None
+    evaluator = Evaluator(pipeline.evaluate.metrics)
+    columns = ["completion", pipeline.evaluate.references, "status"]
+    files = ds.dataset(sorted(str(path) for path in output.glob("*.parquet")), format="parquet")
+    for batch in files.to_batches(columns=columns):
+        if batch.num_rows:
+            evaluator.add(*(batch.column(name) for name in columns))
+    return evaluator.result()

@@ -1,0 +1,156 @@
+"""The run directory: everything a run writes, and what makes it possible to go on after a crash.
+
+    run.json             what the run is of (written first)
+    prompts/             tokenised prompts, one file per input part
+    plan.parquet .json   prompts in planned order, cut into units
+    units/               finished units, one file each, published by rename: nothing else marks a unit as done
+    output/              the result, `_SUCCESS` last
+    report.json .html, metrics.prom
+    lock, owner.json     held by the process that runs it
+"""
+
+import json
+import os
+import shutil
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import filelock
+import xxhash
+
+from batchpaged.atomic import write_text
+from batchpaged.errors import RunDirectoryError
+from batchpaged.run.fingerprint import changes, fingerprint
+
+FORMAT = 1
+OWN_NAMES = {
+    "run.json", "prompts", "plan.parquet", "plan.json", "units", "output",
+    ".output.tmp", ".output.old", "report.json", "report.html", "metrics.prom", "lock", "owner.json", "sittings",
+}  # fmt: skip
+
+
+class RunDirectory:
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        self.prompts = self.path / "prompts"
+        self.units = self.path / "units"
+        self.output = self.path / "output"
+        self.sittings = self.path / "sittings"
+        self.report = self.path / "report.json"
+
+    @property
+    def exists(self) -> bool:
+        return (self.path / "run.json").exists()
+
+    @property
+    def is_finished(self) -> bool:
+        return (self.output / "_SUCCESS").exists() and self.report.exists()
+
+    def info(self) -> dict[str, Any]:
+        """run.json. Raises RunDirectoryError if there is none, or none that can be read."""
+        try:
+            info = json.loads((self.path / "run.json").read_text())
+            return {**info, "identity": dict(info["identity"])}
+        except FileNotFoundError as error:
+            raise RunDirectoryError(f"{self.path} is not a run directory: it has no run.json") from error
+        except (ValueError, KeyError, TypeError, OSError) as error:
+            raise RunDirectoryError(f"{self.path}/run.json cannot be read; use --fresh to start over") from error
+
+    def prompt_file(self, part: int) -> Path:
+        return self.prompts / f"part-{part:05}.parquet"
+
+    def unit_file(self, unit: int) -> Path:
+        return self.units / f"unit-{unit:06}.parquet"
+
+    def is_unit_done(self, unit: int) -> bool:
+        return self.unit_file(unit).exists()
+
+    def updated_at(self) -> str | None:
+        """When the run last made progress that is on disk."""
+        names = (self.units, self.prompts, self.path / "plan.json", self.output, self.report)
+        times = [path.stat().st_mtime for path in names if path.exists()]
+        return datetime.fromtimestamp(max(times), timezone.utc).isoformat(timespec="seconds") if times else None
+
+    def owner(self) -> dict[str, Any] | None:
+        """Process that runs it now ({pid, host, started_at}), or None."""
+        lock = filelock.FileLock(self.path / "lock", timeout=0)
+        if not (self.path / "lock").exists():
+            return None
+        try:
+            with lock:
+                return None
+        except filelock.Timeout:
+            return self._read_owner()
+
+    def _read_owner(self) -> dict[str, Any]:
+        try:
+            return json.loads((self.path / "owner.json").read_text())
+        except (OSError, ValueError):
+            return {"pid": None, "host": None, "started_at": None}
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Held while a run goes on; the system releases it when the process dies, however it dies."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        try:
+            lock = filelock.FileLock(self.path / "lock", timeout=0).acquire()
+        except filelock.Timeout as error:
+            owner = self._read_owner()
+            raise RunDirectoryError(
+                f"{self.path} is in use by process {owner['pid']} on {owner['host']} since {owner['started_at']}; "
+                "wait for it, or give another --run-dir"
+            ) from error
+        with lock:
+            owner = {"pid": os.getpid(), "host": socket.gethostname(), "started_at": utc_now()}
+            (self.path / "owner.json").write_text(json.dumps(owner))
+            yield
+
+    def check_usable(self, identity: Mapping[str, Any], fresh: bool) -> None:
+        """Raise RunDirectoryError unless the directory is new, of the same run, or to be cleared. Writes nothing."""
+        if self.path.exists() and not self.path.is_dir():
+            raise RunDirectoryError(f"{self.path} is a file; output.path must be a folder")
+        names = {p.name for p in self.path.iterdir()} if self.path.exists() else set()
+        strangers = sorted(name for name in names - OWN_NAMES if not name.startswith("."))
+        if strangers and not self.exists:
+            raise RunDirectoryError(
+                f"{self.path} holds other files ({', '.join(strangers[:3])}) and no run; give an empty folder"
+            )
+        if not fresh and self.exists:
+            self._check_same(identity)
+
+    def _check_same(self, identity: Mapping[str, Any]) -> None:
+        info = self.info()
+        if info.get("format") == FORMAT and info["fingerprint"] == fingerprint(identity):
+            return
+        reasons = changes(info["identity"], identity) or ["it was written by another version of batchpaged"]
+        raise RunDirectoryError(
+            f"{self.path} holds run {info['run_id']} of something else:\n  - " + "\n  - ".join(reasons) + "\n"
+            "Undo the change to go on, give another --run-dir, or start over with --fresh (its results are deleted)"
+        )
+
+    def open(self, name: str, identity: Mapping[str, Any], fresh: bool) -> dict[str, Any]:
+        """Create or take up the run; the lock must be held. -> run.json's content."""
+        if fresh:
+            self._clear()
+        if not self.exists:
+            digest = fingerprint(identity)
+            run_id = f"{name}-{datetime.now(timezone.utc):%Y%m%dT%H%M%S}-{xxhash.xxh3_64_hexdigest(os.urandom(8))[:6]}"
+            info = {"format": FORMAT, "run_id": run_id, "name": name, "fingerprint": digest, "identity": identity}
+            write_text(self.path / "run.json", json.dumps({**info, "started_at": utc_now()}, indent=1))
+        for folder in (self.prompts, self.units, self.sittings):
+            folder.mkdir(exist_ok=True)
+        return self.info()
+
+    def _clear(self) -> None:
+        # run.json goes first: what is left of an interrupted clearing is no run.
+        for name in ["run.json", *sorted(OWN_NAMES - {"run.json", "lock", "owner.json"})]:
+            path = self.path / name
+            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+
+
+def utc_now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")

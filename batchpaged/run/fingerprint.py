@@ -1,0 +1,51 @@
+"""What a run is of: if any of it changes, finished units would not fit the rest, so the run directory is refused."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import xxhash
+from pydantic import BaseModel
+
+# The sections that decide what completions come out; engine, cluster, gates and evaluate may change between sittings.
+SECTIONS = ("input", "prompt", "model", "sampling")
+
+
+def run_identity(pipeline: BaseModel, model_identity: str, files: list[dict[str, Any]]) -> dict[str, Any]:
+    """JSON-able: the deciding sections of the pipeline file, the model's identity and the input files."""
+    settings = pipeline.model_dump(mode="json", include=set(SECTIONS))
+    return {"pipeline": settings, "model": model_identity, "input": files}
+
+
+def fingerprint(identity: Mapping[str, Any]) -> str:
+    """32 hex digits over a run's identity."""
+    return xxhash.xxh3_128_hexdigest(repr(_canonical(identity)).encode("utf-8", "surrogatepass"))
+
+
+def _canonical(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return sorted((key, _canonical(item)) for key, item in value.items())
+    return [_canonical(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """What differs between two identities, one line each, for the message that refuses the run directory."""
+    lines = list(_changed_keys(old["pipeline"], new["pipeline"], ""))
+    if old["model"] != new["model"]:
+        lines.append("the model's files are not the same")
+    return lines + list(_changed_files(old["input"], new["input"]))
+
+
+def _changed_keys(old: Any, new: Any, key: str) -> Iterator[str]:
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        for name in sorted({*old, *new}):
+            yield from _changed_keys(old.get(name), new.get(name), f"{key}.{name}" if key else name)
+    elif old != new:
+        is_prompt = key.startswith("prompt.")
+        yield f"{key} changed" if is_prompt else f"{key}: {old!r} -> {new!r}"
+
+
+def _changed_files(old: list[dict[str, Any]], new: list[dict[str, Any]]) -> Iterator[str]:
+    before, after = ({file["path"]: file for file in files} for files in (old, new))
+    yield from (f"input file removed: {path}" for path in before if path not in after)
+    yield from (f"input file added: {path}" for path in after if path not in before)
+    yield from (f"input file changed: {path}" for path in before if path in after and before[path] != after[path])

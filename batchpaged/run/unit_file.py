@@ -1,0 +1,61 @@
+"""A unit's results on disk: one Parquet file, published by rename."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import xxhash
+
+from batchpaged.atomic import replacing
+from batchpaged.dataset.schema import OUTPUT_COLUMNS
+from batchpaged.engine.engine import Completion
+
+UNIT_SCHEMA = pa.schema([("ordinal", pa.int64()), ("row_id", pa.string()), *OUTPUT_COLUMNS])
+_METADATA_KEY = b"batchpaged"
+
+
+def result_row(prompt: dict[str, Any], outcome: Completion | str | None) -> dict[str, Any]:
+    """One row of UNIT_SCHEMA. `prompt` is a row of the plan; `outcome` its completion, or why the engine refused it."""
+    row = dict.fromkeys(UNIT_SCHEMA.names)
+    row |= {key: prompt[key] for key in ("ordinal", "row_id", "status", "error")}
+    if prompt["token_ids"] is not None:
+        row |= {"prompt_tokens": len(prompt["token_ids"]), "prompt_hash": prompt_hash(prompt["token_ids"])}
+    if isinstance(outcome, str):
+        row |= {"status": "failed", "error": outcome}
+    elif outcome is not None:
+        row |= {
+            "completion": outcome.text,
+            "finish_reason": outcome.finish_reason,
+            "cached_tokens": outcome.num_cached_tokens,
+            "completion_tokens": len(outcome.token_ids),
+        }
+    return row
+
+
+def prompt_hash(token_ids: list[int]) -> str:
+    """xxh3-128, 32 hex digits, over the token ids as little-endian int32."""
+    return xxhash.xxh3_128_hexdigest(b"".join(token.to_bytes(4, "little") for token in token_ids))
+
+
+def write_unit(path: Path, rows: list[dict[str, Any]], facts: dict[str, Any]) -> None:
+    """Publish a unit; `facts` (JSON-able) travel in the file's metadata, so that they are there exactly when it is."""
+    schema = UNIT_SCHEMA.with_metadata({_METADATA_KEY: json.dumps(facts).encode()})
+    with replacing(path) as temporary:
+        pq.write_table(pa.Table.from_pylist(rows, schema=schema), temporary, compression="zstd")
+
+
+def read_unit_facts(path: Path) -> dict[str, Any]:
+    return json.loads(pq.read_schema(path).metadata[_METADATA_KEY])
+
+
+def last_of_each_session(facts: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Counters in unit facts grow during an engine's life: its last unit holds its totals. One entry per engine."""
+    last: dict[str, dict[str, Any]] = {}
+    for item in facts:
+        session = item.get("session")
+        if session is not None and (session not in last or last[session]["num_steps"] <= item["num_steps"]):
+            last[session] = item
+    return list(last.values())

@@ -1,0 +1,51 @@
+"""What is learned from a model by running it once."""
+
+import pytest
+import torch
+from tiny_models import TINY, WINDOW, tiny_model
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM
+
+from batchpaged.errors import ModelError
+from batchpaged.models.kv_shape import KVShape, kv_shape
+from batchpaged.models.layers import attention_layers
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_the_configuration_tells_the_shape_that_the_model_uses(name: str) -> None:
+    model = tiny_model(name)
+    layers = attention_layers(model)
+    assert [layer.index for layer in layers] == list(range(model.config.num_hidden_layers))
+    assert kv_shape(model.config) == KVShape(len(layers), layers[0].num_kv_heads, layers[0].head_dim)
+
+
+def test_kv_shape_counts_keys_and_values() -> None:
+    assert kv_shape(TINY["llama"]()).num_values == 2 * 3 * 2 * 16
+
+
+def test_windows_caps_and_sinks_are_seen() -> None:
+    assert [layer.sliding_window for layer in attention_layers(tiny_model("gemma2"))] == [WINDOW, None, WINDOW, None]
+    assert {layer.softcap for layer in attention_layers(tiny_model("gemma2"))} == {3.0}
+    assert all(layer.has_sinks for layer in attention_layers(tiny_model("gpt_oss")))
+    assert {layer.scaling for layer in attention_layers(tiny_model("granite"))} == {0.25}
+
+
+def test_the_model_is_as_before_afterwards() -> None:
+    model = tiny_model("qwen2")
+    tokens = torch.tensor([[5, 6, 7]])
+    before, attention = model(tokens).logits, model.config._attn_implementation
+    attention_layers(model)
+    assert model.config._attn_implementation == attention
+    assert torch.equal(model(tokens).logits, before)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "reason"),
+    [("diffllama", "make 4 attention calls"), ("doge", "mask of its own"), ("bert", "both ways")],
+)
+def test_what_a_configuration_does_not_tell_is_refused(model_type: str, reason: str) -> None:
+    config = CONFIG_MAPPING[model_type](
+        vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2, pad_token_id=0
+    )
+    model = AutoModelForCausalLM.from_config(config).eval()
+    with pytest.raises(ModelError, match=reason):
+        attention_layers(model)
