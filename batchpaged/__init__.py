@@ -9,30 +9,31 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from batchpaged.api import PlanReport, RunResult, RunStatus, Validation, plan, run, status, validate
+    from batchpaged.api import PlanReport, RunResult, RunStatus, Validation, plan, status, validate
     from batchpaged.errors import BatchpagedError, RefusedError, UnfinishedError
-    from batchpaged.generate import Generation, generate
+    from batchpaged.generation import Generation, generate
 
 # Where each public name lives; imported on first use, because torch and transformers take seconds.
 _HOMES = {
     "BatchpagedError": "batchpaged.errors",
-    "Generation": "batchpaged.generate",
+    "Generation": "batchpaged.generation",
     "PlanReport": "batchpaged.api",
     "RefusedError": "batchpaged.errors",
     "RunResult": "batchpaged.api",
     "RunStatus": "batchpaged.api",
     "UnfinishedError": "batchpaged.errors",
     "Validation": "batchpaged.api",
-    "generate": "batchpaged.generate",
+    "generate": "batchpaged.generation",
     "plan": "batchpaged.api",
-    "run": "batchpaged.api",
     "status": "batchpaged.api",
     "validate": "batchpaged.api",
 }
-__all__ = sorted(_HOMES)
+__all__ = sorted([*_HOMES, "run"])
 
 
 def __getattr__(name: str) -> Any:
+    if name == "run":  # a package that is called like a function: whichever is imported first, both work
+        return importlib.import_module("batchpaged.run")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)

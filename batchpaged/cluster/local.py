@@ -2,6 +2,7 @@
 
 import logging
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -40,7 +41,7 @@ def connect(config: ClusterConfig, device: str) -> Iterator[Client]:
         with _remote_client(config.scheduler) as client:
             yield client
         return
-    with _quiet(), dask.config.set(_local_settings()):
+    with _quiet(), _without_main_module(), dask.config.set(_local_settings()):
         num_workers = num_local_workers(config, device)
         with (
             LocalCluster(
@@ -48,7 +49,7 @@ def connect(config: ClusterConfig, device: str) -> Iterator[Client]:
                 threads_per_worker=THREADS_PER_WORKER,
                 processes=True,
                 host="127.0.0.1",
-                dashboard_address=None,
+                dashboard_address="127.0.0.1:0",  # its own port: the usual one may be another cluster's
                 memory_limit=0,  # most of a worker's memory is the KV cache, which Dask could neither spill nor shrink
                 silence_logs=logging.CRITICAL,
             ) as cluster,
@@ -65,6 +66,24 @@ def _local_settings() -> dict[str, object]:
         "distributed.nanny.pre-spawn-environ": {**spawn, "TOKENIZERS_PARALLELISM": "true"},
         "distributed.worker.daemon": True,
     }
+
+
+@contextmanager
+def _without_main_module() -> Iterator[None]:
+    """Started worker processes do not run the caller's script again.
+
+    multiprocessing would import it, which asks for an `if __name__ == "__main__"` guard in every script that calls `run`;
+    our tasks need nothing of it. Holds for the whole block, since a worker that dies is started again.
+    """
+    main = sys.modules["__main__"]
+    hidden = {name: vars(main).get(name) for name in ("__file__", "__spec__") if name in vars(main)}
+    for name in hidden:
+        setattr(main, name, None)
+    try:
+        yield
+    finally:
+        for name, value in hidden.items():
+            setattr(main, name, value)
 
 
 @contextmanager
