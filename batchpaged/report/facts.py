@@ -36,6 +36,7 @@ TIMELINE_SCHEMA = pa.schema(
     ]
 )
 
+MISS_CAUSES = ("first_sight", "not_reused", "preempted")  # why prompt tokens were computed
 STAGES = ("load", "read", "tokenize", "plan", "infer", "assemble")
 
 

@@ -10,7 +10,7 @@ import math
 from dataclasses import asdict
 from typing import Any
 
-from batchpaged.report.facts import STAGES, EngineStats, RunFacts
+from batchpaged.report.facts import MISS_CAUSES, STAGES, EngineStats, RunFacts
 from batchpaged.report.failures import count_failures
 from batchpaged.report.gates import check
 from batchpaged.report.rows import RowTotals, sum_rows
@@ -115,11 +115,8 @@ def _worker(engine: EngineStats) -> dict[str, Any]:
 
 def _misses(tokens: dict[str, int]) -> dict[str, int]:
     """Tokens that were computed, by cause; together prefilled and recomputed."""
-    return {
-        "first_sight": min(tokens["unique"], tokens["prefilled"]),
-        "not_reused": max(0, tokens["prefilled"] - tokens["unique"]),
-        "preempted": tokens["recomputed"],
-    }
+    first_sight = min(tokens["unique"], tokens["prefilled"])
+    return dict(zip(MISS_CAUSES, (first_sight, tokens["prefilled"] - first_sight, tokens["recomputed"]), strict=True))
 
 
 def _finite(value: Any) -> Any:

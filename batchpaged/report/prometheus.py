@@ -71,7 +71,7 @@ def _reuse(report: dict[str, Any]) -> list[Family]:
             [({}, report["num_preemption"])],
             kind="counter",
         ),
-        Family("missed_tokens", "Reusable tokens computed again, by cause.", _by_key(report["misses"], "cause")),
+        Family("missed_tokens", "Tokens computed, by why the cache did not serve them.", _by_key(report["misses"], "cause")),
     ]
 
 

@@ -43,7 +43,7 @@ def make_facts(**changes: Any) -> RunFacts:
                 ("d", "truncated", None, "stop", 80, 70, 2),
             ]
         ),
-        engines=(EngineStats("w0", "cpu", 64, 16, 120, 180, 7, 15, 1, 9, 4.5, {"last_token": 3, "eviction": 17}),),
+        engines=(EngineStats("w0", "cpu", 64, 16, 120, 180, 7, 15, 1, 9, 4.5),),
         timeline=make_timeline(
             [
                 (0.0, "0", 0, 0, 0, 0.0, 0, 3, 0),

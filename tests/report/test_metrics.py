@@ -65,7 +65,7 @@ def test_a_run_by_hand() -> None:
         {"gate": "prefix_cache_hit_rate >= 0.5", "value": 0.6, "passed": True},
         {"gate": "failed_rows <= 0", "value": 1, "passed": False},
     ]
-    assert report["misses"] == {"last_token": 3, "eviction": 17}
+    assert report["misses"] == {"first_sight": 100, "not_reused": 20, "preempted": 7}
     assert report["failures"] == {"prompt has 2,134 tokens; 2,016 fit": 1}
     assert report["finish_reasons"] == {"stop": 2, "length": 1}
     assert report["workers"][0]["prefix_cache_hit_rate"] == 0.6
@@ -104,11 +104,11 @@ def test_planned_rows_that_failed_later_do_not_make_the_ceiling_negative() -> No
     assert report["prefix_cache_hit_rate_ceiling"] == 0.0
 
 
-def test_misses_and_preemptions_add_up_over_worker_sessions() -> None:
+def test_preemptions_add_up_over_worker_sessions() -> None:
     engine = make_facts().engines[0]
-    other = replace(engine, worker="w1", misses={"eviction": 0, "order": 4}, num_preemptions=2, num_recomputed_tokens=1)
+    other = replace(engine, worker="w1", num_preemptions=2, num_recomputed_tokens=1)
     report = build_report(make_facts(engines=(engine, other)))
-    assert report["misses"] == {"last_token": 3, "eviction": 17, "order": 4}
+    assert report["misses"] == {"first_sight": 100, "not_reused": 20, "preempted": 8}
     assert (report["num_preemption"], report["tokens"]["recomputed"]) == (3, 8)
     assert [worker["worker"] for worker in report["workers"]] == ["w0", "w1"]
 
