@@ -63,7 +63,7 @@ def test_the_page_says_what_matters() -> None:
         "3 of 4 rows completed in 8.00 s.",
         "60.0% of 300 prompt tokens came from the prefix cache: 90.0% of what could be reused.",
         "Prefix cache hit rate 60.0% of a possible 66.7% reuse efficiency 90.0%",
-        "From the cache 180 60.0% Reusable, yet computed 20 6.7% last token 3 eviction 17",
+        "From the cache 180 60.0% Reusable, yet computed 20 6.7%",
         "Unique, had to be computed 100 33.3%",
         "Tokens computed 120 of 300 prompt tokens",
         "prefix_cache_hit_rate >= 0.5 0.6 passed failed_rows <= 0 1 failed",
@@ -95,7 +95,7 @@ def test_it_can_be_read_without_seeing_it() -> None:
 
 def test_text_from_outside_is_escaped() -> None:
     rows = make_rows([(HOSTILE, "failed", HOSTILE, None, 1, None, None), ("b", "ok", None, HOSTILE, 2, 1, 1)])
-    engine = EngineStats(HOSTILE, HOSTILE, 1, 16, 1, 1, 1, 1, 1, 1, 1.0, {HOSTILE: 1})
+    engine = EngineStats(HOSTILE, HOSTILE, 1, 16, 1, 1, 1, 1, 1, 1, 1.0)
     facts = make_facts(
         run_id=HOSTILE, name=HOSTILE, fingerprint=HOSTILE, model=HOSTILE, device=HOSTILE, versions={HOSTILE: HOSTILE},
         started_at=HOSTILE, finished_at=HOSTILE, rows=rows, engines=(engine,), evaluation={HOSTILE: 0.5}, gates=(),
@@ -159,7 +159,7 @@ def big_facts(num_rows: int, num_samples: int) -> RunFacts:
         (float(i), f"w{i % 8}", i * 100, i * 300, i * 40, (i % 50) / 50, 9, 3, i // 900) for i in range(num_samples)
     ]
     engines = tuple(
-        EngineStats(f"w{i}", "cuda:0", 9999, 16, 9, 9, 9, 9, 9, 9, 9.0, {"eviction": 9}) for i in range(300)
+        EngineStats(f"w{i}", "cuda:0", 9999, 16, 9, 9, 9, 9, 9, 9, 9.0) for i in range(300)
     )
     return make_facts(rows=pa.table(columns, schema=ROWS_SCHEMA), timeline=make_timeline(samples), engines=engines)
 
