@@ -1,18 +1,21 @@
 """Completions for rows that a program holds in memory: the whole pipeline, on a temporary run directory."""
 
+import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import xxhash
 
-from batchpaged.api import run
+from batchpaged.config import parse_pipeline
+from batchpaged.dataset.schema import OUTPUT_COLUMNS
 from batchpaged.errors import InputError
-from batchpaged.run.progress import ProgressReporter
+from batchpaged.run.progress import NullReporter, ProgressReporter
+from batchpaged.runner import run_pipeline
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -54,30 +57,40 @@ def generate(
     >>> batchpaged.generate(rows, model="smollm2-135m-instruct", prompt="{{ q }}").data[0]["completion"]
     """
     table = _to_table(data)
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="batchpaged-")))
-        pq.write_table(table, folder / "rows.parquet")
+    with tempfile.TemporaryDirectory(prefix="batchpaged-") as folder:
+        rows = Path(folder) / "rows.parquet"
+        pq.write_table(table, rows)
         sections = {
             "name": "generate",
-            "input": {"path": str(folder / "rows.parquet")},
+            "input": {"path": str(rows)},
             "model": {"id": model} if isinstance(model, str) else model,
             "prompt": {"user": prompt} if isinstance(prompt, str) else prompt,
-            "output": {"path": str(run_dir or folder / "run")},
+            "output": {"path": str(run_dir or Path(folder) / "run")},
         }
         given = {"sampling": sampling, "engine": engine, "evaluate": evaluate, "cluster": cluster}
         sections |= {key: section for key, section in given.items() if section is not None}
-        result = run(sections, reporter=reporter)
-        return Generation(_from_table(pq.read_table(result.run_dir / "output" / "rows.parquet"), data), result.report)
+        digest = xxhash.xxh3_128_hexdigest(rows.read_bytes())
+        result = run_pipeline(parse_pipeline(sections), reporter or NullReporter(), rows_digest=digest)
+        output = pq.read_table(result.run_dir / "output" / "rows.parquet", columns=OUTPUT_COLUMNS.names)
+        return Generation(_add_columns(data, output), result.report)
 
 
 def _to_table(data: Any) -> pa.Table:
     if isinstance(data, pa.Table):
         return data
-    if hasattr(data, "with_format") and hasattr(data, "to_dict"):
+    if _is_dataset(data):
         return data.with_format("arrow")[:]
     if isinstance(data, Sequence) and not isinstance(data, (str, bytes)):
         return _table_of_dicts(data)
     raise InputError(f"generate takes a Dataset, a pyarrow Table or a list of dicts, not {type(data).__name__}")
+
+
+def _is_dataset(data: Any) -> bool:
+    if "datasets" not in sys.modules:  # nobody who has one is without it, and it takes a second to import
+        return False
+    from datasets import Dataset
+
+    return isinstance(data, Dataset)
 
 
 def _table_of_dicts(rows: Sequence[Any]) -> pa.Table:
@@ -87,17 +100,23 @@ def _table_of_dicts(rows: Sequence[Any]) -> pa.Table:
     if wrong is not None:
         raise InputError(f"row {wrong} is a {type(rows[wrong]).__name__}, not a dict of column values")
     names = list(dict.fromkeys(name for row in rows for name in row))
-    try:
-        return pa.table({name: [row.get(name) for row in rows] for name in names})
-    except (pa.ArrowException, TypeError) as error:
-        raise InputError(f"the rows do not have one type per column: {error}") from error
+    columns = {}
+    for name in names:
+        try:
+            columns[name] = pa.array([row.get(name) for row in rows])
+        except (pa.ArrowException, TypeError) as error:  # its message may hold what the rows say
+            raise InputError(f"column {name!r} does not have one type in all rows ({type(error).__name__})") from error
+    return pa.table(columns)
 
 
-def _from_table(table: pa.Table, like: Any) -> Any:
-    if isinstance(like, pa.Table):
-        return table
-    if hasattr(like, "with_format"):
-        from datasets import Dataset
+def _add_columns(data: Any, output: pa.Table) -> Any:
+    """What was given, untouched, with the output's columns after its own."""
+    if isinstance(data, pa.Table):
+        for name, column in zip(output.column_names, output.columns, strict=True):
+            data = data.append_column(output.schema.field(name), column)
+        return data
+    if _is_dataset(data):
+        from datasets import Dataset, concatenate_datasets
 
-        return Dataset(table.replace_schema_metadata(None))
-    return table.to_pylist()
+        return concatenate_datasets([data, Dataset(output.replace_schema_metadata(None))], axis=1)
+    return [{**row, **added} for row, added in zip(data, output.to_pylist(), strict=True)]

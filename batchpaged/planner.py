@@ -70,7 +70,7 @@ def _model_cost(prepared: Prepared) -> tuple[ModelCost, str]:
     device = choose_device(pipeline.engine.device, 0)
     dtype = resolve_dtype(getattr(config, "dtype", None), pipeline.model.dtype, device)
     num_layer_parameters, num_head_parameters = count_parameters(config)
-    values = sum(shape.num_kv_heads * (shape.key_dim + shape.value_dim) for shape in layer_shapes(config))
+    values = sum(shape.num_values for shape in layer_shapes(config))
     layers = 2.0 * num_layer_parameters
     return ModelCost(layers, layers + 2.0 * num_head_parameters, values * dtype.itemsize), device
 

@@ -40,23 +40,41 @@ def read_pipeline(pipeline: PipelineLike, overrides: Sequence[str], limit: int |
 
 def prepare(pipeline: Pipeline, note: Callable[[str], None]) -> Prepared:
     """Raises RefusedError (a subclass says of what) before anything is written."""
+    source = open_input(pipeline)
+    return judge_model(pipeline, source, find_model(pipeline, note))
+
+
+def open_input(pipeline: Pipeline) -> Source:
+    """What can be judged without the model, in a second or less. Raises ConfigError or InputError."""
     parse_gates(pipeline.gates, pipeline.evaluate.metrics if pipeline.evaluate else ())
-    _check_attention(pipeline)
-    source = _open_input(pipeline)
-    model = resolve_model(pipeline.model.id, pipeline.model.revision, note=note)
+    if pipeline.engine.attention == "triton":
+        raise ConfigError("engine.attention: triton kernels are not part of this version; use auto or torch")
+    return _open_source(pipeline)
+
+
+def find_model(pipeline: Pipeline, note: Callable[[str], None]) -> ResolvedModel:
+    """Where the model lies; downloads it if need be. Raises ModelError."""
+    return resolve_model(pipeline.model.id, pipeline.model.revision, note=note)
+
+
+def judge_model(pipeline: Pipeline, source: Source, model: ResolvedModel) -> Prepared:
+    """What depends on the model; imports torch and transformers, which takes seconds. Raises ModelError or ConfigError."""
     config = load_config(model)
     check_supported(config, pipeline.model.max_model_len)
+    if pipeline.cluster.scheduler is None:
+        _check_device(pipeline.engine.device)
     # Compiles the templates and reads the chat template: wrong ones are refused here, not row by row.
     PromptBuilder(pipeline.prompt, load_tokenizer(model), pipeline.model.max_model_len, pipeline.sampling.max_tokens)
     return Prepared(pipeline, model, config, source)
 
 
-def _check_attention(pipeline: Pipeline) -> None:
-    if pipeline.engine.attention == "triton":
-        raise ConfigError("engine.attention: triton kernels are not part of this version; use auto or torch")
+def _check_device(device: str) -> None:
+    from batchpaged.engine.build import choose_device
+
+    choose_device(device, 0)
 
 
-def _open_input(pipeline: Pipeline) -> Source:
+def _open_source(pipeline: Pipeline) -> Source:
     source = open_source(pipeline.input)
     problems = [*_problem(lambda: validate_prompt_columns(pipeline.prompt, source.schema))]
     if pipeline.evaluate is not None:

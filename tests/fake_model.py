@@ -1,13 +1,17 @@
 """A deterministic stand-in for the model that checks what the scheduler hands it.
 
-Its KV cache holds, per slot, the token id and position written there. Every context is read back through its block
-table and must be exactly the sequence's own tokens; the next token is a hash of that context. So a wrong share, a slot
-written twice or read before it was computed changes the output or raises.
+Its KV cache holds, per slot, what was computed there: the token id, its position, and a digest of all tokens up to it,
+as a real model's keys and values depend on them all. Every context is read back through its block table and must be
+exactly the sequence's own tokens; the next token is a hash of that context. So a wrong share, a slot written twice or
+read before it was computed changes the output or raises.
 """
+
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import xxhash
 
-from batchpaged.engine.step import StepPlan
+from batchpaged.engine.step import SequenceStep, StepPlan
 
 
 def next_token(context: list[int], vocab_size: int) -> int:
@@ -25,24 +29,27 @@ def reference_tokens(prompt: list[int], num_tokens: int, vocab_size: int, eos: i
     return context[len(prompt) :]
 
 
+@dataclass(frozen=True)
+class Slot:
+    """What stands for one token's keys and values."""
+
+    token: int
+    position: int
+    digest: int  # of this token and all before it
+
+
 class FakeRunner:
     def __init__(self, num_blocks: int, block_size: int, vocab_size: int = 50, max_batch_tokens: int = 10**9) -> None:
         self.block_size = block_size
         self.vocab_size = vocab_size
         self.max_batch_tokens = max_batch_tokens
-        self.slots: list[tuple[int, int] | None] = [None] * (num_blocks * block_size)
-        self.num_computed_tokens = 0
-        self.writes: list[int] = []  # slots written in the last step
+        self.slots: list[Slot | None] = [None] * (num_blocks * block_size)
 
     def execute(self, plan: StepPlan) -> dict[int, int]:
         assert 0 < plan.num_tokens <= self.max_batch_tokens
-        self._copy(plan)
         assert len(set(plan.slots)) == len(plan.slots), "a slot is written twice in one step"
-        for token, position, slot in zip(plan.token_ids, plan.positions, plan.slots, strict=True):
-            self.slots[slot] = (token, position)
-        self.writes = list(plan.slots)
-        self.num_computed_tokens += plan.num_tokens
-        return dict(self._sample(plan))
+        self._copy(plan)
+        return dict(self._compute(plan))
 
     def _copy(self, plan: StepPlan) -> None:
         size = self.block_size
@@ -51,22 +58,37 @@ class FakeRunner:
             assert None not in values, "a copy reads slots that were never computed"
             self.slots[copy.target * size : copy.target * size + copy.num_slots] = values
 
-    def _sample(self, plan: StepPlan):
+    def _compute(self, plan: StepPlan) -> Iterator[tuple[int, int]]:
         end = 0
         for step in plan.sequences:
-            end += step.query_length
-            new_tokens = list(plan.token_ids[end - step.query_length : end])
+            start, end = end, end + step.query_length
             context = self._read(step)
-            assert context[-step.query_length :] == new_tokens
+            digest = context[-1].digest if context else 0
+            for token, position, slot in zip(
+                plan.token_ids[start:end], plan.positions[start:end], plan.slots[start:end], strict=True
+            ):
+                digest = _next_digest(digest, token)
+                context.append(Slot(token, position, digest))
+                self.slots[slot] = context[-1]
+                assert slot == self._slot(step, position), "a token is written where its context does not read it"
             if step.sample is not None:
-                yield step.seq_id, next_token(context, self.vocab_size)
+                yield step.seq_id, next_token([slot.token for slot in context], self.vocab_size)
 
-    def _read(self, step) -> list[int]:
-        size = self.block_size
-        assert len(step.block_table) == -(-step.context_length // size)
-        context = []
-        for position in range(step.context_length):
-            entry = self.slots[step.block_table[position // size] * size + position % size]
-            assert entry is not None and entry[1] == position, "a context reads a slot of another position"
-            context.append(entry[0])
+    def _read(self, step: SequenceStep) -> list[Slot]:
+        """What was computed of the context before this step."""
+        assert len(step.block_table) == -(-step.context_length // self.block_size)
+        context, digest = [], 0
+        for position in range(step.context_length - step.query_length):
+            entry = self.slots[self._slot(step, position)]
+            assert entry is not None and entry.position == position, "a context reads a slot of another position"
+            digest = _next_digest(digest, entry.token)
+            assert entry.digest == digest, "a context reads a slot that followed other tokens"
+            context.append(entry)
         return context
+
+    def _slot(self, step: SequenceStep, position: int) -> int:
+        return step.block_table[position // self.block_size] * self.block_size + position % self.block_size
+
+
+def _next_digest(digest: int, token: int) -> int:
+    return hash((digest, token))

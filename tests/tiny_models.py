@@ -61,6 +61,7 @@ _LATENT = _SHARED_EXPERTS | {
     "qk_nope_head_dim": 16,
     "qk_rope_head_dim": 8,
 }
+_NO_PER_LAYER_INPUT = {"hidden_size_per_layer_input": 0, "vocab_size_per_layer_input": VOCAB_SIZE}
 _RECURRENT = "recurrent state"
 
 
@@ -79,6 +80,8 @@ TINY: dict[str, Callable[[], PreTrainedConfig]] = {
     "biogpt": _config("biogpt", _BASE, _EVERY_HEAD),
     "cohere": _config("cohere", logit_scale=1.0),
     "cohere2": _config("cohere2", _BASE, _ALTERNATING, logit_scale=1.0),
+    "deepseek_v2": _config("deepseek_v2", _BASE, _LATENT, v_head_dim=16, topk_method="greedy"),
+    "deepseek_v3": _config("deepseek_v3", _BASE, _LATENT, v_head_dim=16),
     "deepseek_v3:equal_heads": _config("deepseek_v3", _BASE, _LATENT, v_head_dim=24),
     "dots1": _config("dots1", _BASE, _SHARED_EXPERTS, n_shared_experts=1),
     "ernie4_5": _config("ernie4_5", _BASE, _HEADS),
@@ -86,6 +89,14 @@ TINY: dict[str, Callable[[], PreTrainedConfig]] = {
     "gemma": _config("gemma", _BASE, _HEADS, tie_word_embeddings=True),
     "gemma2": _config("gemma2", _BASE, _HEADS, _ALTERNATING, query_pre_attn_scalar=16, attn_logit_softcapping=3.0),
     "gemma3_text": _config("gemma3_text", _BASE, _HEADS, _ALTERNATING, query_pre_attn_scalar=16),
+    "gemma4_text": _config(
+        "gemma4_text",
+        _BASE,
+        _HEADS,
+        _ALTERNATING,
+        _NO_PER_LAYER_INPUT,
+        per_layer_config={1: {"head_dim": 32}, 3: {"head_dim": 32}},
+    ),
     "glm": _config("glm", _BASE, _HEADS),
     "glm4": _config("glm4", _BASE, _HEADS),
     "gpt2": _config("gpt2", _GPT2),
@@ -108,6 +119,8 @@ TINY: dict[str, Callable[[], PreTrainedConfig]] = {
         },
     ),
     "llama:tied": _config("llama", tie_word_embeddings=True),
+    "mimo_v2_flash": _config("mimo_v2_flash", _BASE, _ALTERNATING, _SHARED_EXPERTS, head_dim=24, v_head_dim=16),
+    "minicpm3": _config("minicpm3", _BASE, _LATENT, v_head_dim=16),
     "mistral": _config("mistral", sliding_window=WINDOW),
     "mixtral": _config("mixtral", _BASE, num_local_experts=4, num_experts_per_tok=2, sliding_window=None),
     "nemotron": _config("nemotron", _BASE, _HEADS),
@@ -129,6 +142,7 @@ TINY: dict[str, Callable[[], PreTrainedConfig]] = {
     "smollm3": _config("smollm3", _BASE, num_hidden_layers=4, no_rope_layer_interval=2),
     "stablelm": _config("stablelm"),
     "starcoder2": _config("starcoder2", sliding_window=WINDOW),
+    "youtu": _config("youtu", _BASE, _LATENT, v_head_dim=16),
 }
 
 # Refused ones, and a piece of the reason.
@@ -136,7 +150,6 @@ REFUSED: dict[str, tuple[Callable[[], PreTrainedConfig], str]] = {
     "bamba": (_config("bamba", {}), _RECURRENT),
     "bert": (_config("bert", {}), "both ways"),
     "bloom": (_config("bloom", {}), "ALiBi"),
-    "deepseek_v3": (_config("deepseek_v3", _BASE, _LATENT, v_head_dim=16), "24 and 16 per head"),
     "diffllama": (_config("diffllama"), "twice in every layer"),
     "falcon:alibi": (_config("falcon", {}, alibi=True), "ALiBi"),
     "gemma3": (_config("gemma3", {}), "its text part alone (gemma3_text) would do"),
@@ -147,7 +160,6 @@ REFUSED: dict[str, tuple[Callable[[], PreTrainedConfig], str]] = {
     "llama4_text": (_config("llama4_text", {}), "fixed chunks"),
     "llama:classifier": (_config("llama", architectures=["LlamaForSequenceClassification"]), "not a language model"),
     "mamba": (_config("mamba", {}), _RECURRENT),
-    "mimo_v2_flash": (_config("mimo_v2_flash", {}), "keys and values"),
     "mpt": (_config("mpt", {}), "ALiBi"),
     "qwen3_next": (_config("qwen3_next", {}), _RECURRENT),
     "recurrent_gemma": (_config("recurrent_gemma", {}), _RECURRENT),

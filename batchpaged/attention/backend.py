@@ -9,15 +9,6 @@ from batchpaged.engine.step import BlockCopy, StepPlan
 
 
 @dataclass(frozen=True)
-class LayerShape:
-    """What one attention layer stores per token."""
-
-    num_kv_heads: int
-    head_dim: int  # of keys
-    value_dim: int  # of values
-
-
-@dataclass(frozen=True)
 class AttentionParams:
     """What a model asks of one attention call."""
 

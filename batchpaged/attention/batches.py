@@ -29,15 +29,18 @@ NO_KEY = np.iinfo(np.int64).max
 
 
 def pad_into_batches(items: Iterable[WorkItem], block_size: int) -> list[PaddedBatch]:
-    """Group items by shape (rounded up, so that padding stays below about a quarter) and pad each group."""
-    groups: dict[tuple[int, int], list[WorkItem]] = {}
+    """Group items by shape (rounded up, so that padding stays below about a quarter) and pad each group.
+
+    Items of different levels stay apart: a query is at most once in a batch, so that partial results can be merged.
+    """
+    groups: dict[tuple[int, int, int], list[WorkItem]] = {}
     for item in items:
-        shape = (_round_up(len(item.query_indices)), _round_up(len(item.blocks)))
-        groups.setdefault(shape, []).append(item)
+        key = (item.level, _round_up(len(item.query_indices)), _round_up(len(item.blocks)))
+        groups.setdefault(key, []).append(item)
     batches = []
-    for shape in sorted(groups):
-        group = groups[shape]
-        size = max(1, MAX_BATCH_SLOTS // (shape[1] * block_size))
+    for key in sorted(groups):
+        group = groups[key]
+        size = max(1, MAX_BATCH_SLOTS // (key[2] * block_size))
         batches += [_pad(group[at : at + size], block_size) for at in range(0, len(group), size)]
     return batches
 

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from batchpaged.attention.backend import AttentionParams, LayerShape
+from batchpaged.attention.backend import AttentionParams
 from batchpaged.attention.batches import PaddedBatch, pad_into_batches
+from batchpaged.attention.layer_shape import LayerShape
 from batchpaged.attention.plan import plan_attention
 from batchpaged.engine.step import BlockCopy, StepPlan
 
@@ -91,7 +92,9 @@ class CpuAttention:
         return merged.result(params.sinks)
 
     def _store(self, cache: torch.Tensor, new: torch.Tensor) -> None:
-        cache.view(cache.shape[0], -1, cache.shape[-1]).index_copy_(1, self._slots, new.to(self._dtype))
+        # Slots beyond a context are read too, with weight 0: what overflowed in one row must not reach others that way.
+        new = new.to(self._dtype).nan_to_num(0.0, 0.0, 0.0)
+        cache.view(cache.shape[0], -1, cache.shape[-1]).index_copy_(1, self._slots, new)
 
     def _attend_batch(
         self, batch: _Batch, keys: torch.Tensor, values: torch.Tensor, query: torch.Tensor, params: AttentionParams
@@ -103,14 +106,14 @@ class CpuAttention:
         q = q.transpose(1, 2).reshape(groups * num_items, repeats * num_queries, dim) * params.scaling
         k = self._gather(keys, batch, num_items)
         v = self._gather(values, batch, num_items)
-        scores = torch.bmm(q, k.to(q.dtype).transpose(1, 2))  # [G * B, R * Q, L]
+        scores = torch.bmm(q, k.to(q.dtype).transpose(1, 2)).float()  # [G * B, R * Q, L]
         if params.softcap is not None:
             scores = torch.tanh(scores / params.softcap) * params.softcap
         mask = self._mask(batch, params.sliding_window)
         if mask is not None:
             scores.view(groups, num_items, repeats, num_queries, -1).add_(mask[None, :, None])
         probabilities, lse = _softmax(scores)
-        output = torch.bmm(probabilities, v.to(q.dtype))
+        output = torch.bmm(probabilities.to(q.dtype), v.to(q.dtype))
         shape = (groups, num_items, repeats, num_queries)
         return self._unpad(output.view(*shape, -1), batch), self._unpad(lse.view(*shape, 1), batch).squeeze(-1)
 
@@ -152,15 +155,16 @@ def _softmax(scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 class _Merged:
-    """Partial attention results of a step's tokens, merged by log-sum-exp."""
+    """Partial attention results of a step's tokens, merged by log-sum-exp; float32 whatever the model's type."""
 
     def __init__(self, query: torch.Tensor, value_dim: int) -> None:
         groups, repeats, num_tokens, _ = query.shape
-        self._output = query.new_zeros(groups, repeats, num_tokens, value_dim)
-        self._lse = query.new_full((groups, repeats, num_tokens), NEGATIVE_INFINITY)
+        self._dtype = query.dtype
+        self._output = query.new_zeros((groups, repeats, num_tokens, value_dim), dtype=torch.float32)
+        self._lse = query.new_full((groups, repeats, num_tokens), NEGATIVE_INFINITY, dtype=torch.float32)
 
     def add(self, rows: torch.Tensor, output: torch.Tensor, lse: torch.Tensor) -> None:
-        """output [G, R, n, value_dim] and lse [G, R, n] of the tokens `rows` [n]."""
+        """output [G, R, n, value_dim] and lse [G, R, n] of the tokens `rows` [n], each at most once."""
         old = self._lse.index_select(2, rows)
         new = torch.logaddexp(old, lse)
         pivot = torch.where(new == NEGATIVE_INFINITY, torch.zeros_like(new), new)
@@ -175,4 +179,6 @@ class _Merged:
             sink = sinks.to(self._lse.dtype).view(*self._lse.shape[:2], 1)
             output = output * (self._lse - torch.logaddexp(self._lse, sink)).exp_().unsqueeze(-1)
         groups, repeats, num_tokens, dim = output.shape
-        return output.permute(2, 0, 1, 3).reshape(num_tokens, groups * repeats, dim)
+        # contiguous: some models take a view of it.
+        output = output.permute(2, 0, 1, 3).reshape(num_tokens, groups * repeats, dim)
+        return output.to(self._dtype).contiguous()

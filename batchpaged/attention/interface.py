@@ -7,12 +7,11 @@ step being run. transformers' own mask is switched off: visibility follows from 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
 
 import torch
 from transformers import AttentionInterface, AttentionMaskInterface
 
-from batchpaged.attention.backend import AttentionBackend, AttentionParams, LayerShape
+from batchpaged.attention.backend import AttentionBackend, AttentionParams
 
 NAME = "batchpaged"
 _backend: ContextVar[AttentionBackend] = ContextVar("batchpaged_attention_backend")
@@ -56,24 +55,3 @@ def _forward(
     params = AttentionParams(scaling, sliding_window or None, softcap, s_aux)
     output = _backend.get().attend(module.layer_idx, query[0], key[0], value[0], params)
     return output.unsqueeze(0), None
-
-
-@dataclass
-class ShapeProbe:
-    """A backend that records what each layer would store, and attends to nothing."""
-
-    shapes: dict[int, LayerShape] = field(default_factory=dict)
-    num_calls: int = 0
-
-    def copy(self, copies: tuple) -> None:
-        pass
-
-    def begin(self, plan: object) -> None:
-        pass
-
-    def attend(
-        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, params: AttentionParams
-    ) -> torch.Tensor:
-        self.num_calls += 1
-        self.shapes[layer] = LayerShape(key.shape[0], key.shape[-1], value.shape[-1])
-        return query.new_zeros(query.shape[1], query.shape[0], value.shape[-1])

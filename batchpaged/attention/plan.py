@@ -29,6 +29,7 @@ class WorkItem:
     blocks: tuple[int, ...]  # block ids
     key_start: int  # position of the first slot of the first block
     key_end: int  # positions from here on are not part of the context
+    level: int  # 0: the queries' own blocks; n: the n-th shared run before them. No query is in two items of a level
 
 
 @dataclass(frozen=True)
@@ -52,20 +53,20 @@ def plan_attention(sequences: tuple[SequenceStep, ...], block_size: int) -> list
         members.append(_Member(first_query, step, step.block_table[:num_sharable]))
         first_query += step.query_length
     members.sort(key=lambda member: member.sharable)
-    return list(_split(members, 0, 0, block_size))
+    return list(_split(members, 0, 0, 1, block_size))
 
 
-def _split(members: list[_Member], depth: int, start: int, block_size: int) -> Iterator[WorkItem]:
-    """Members share their first `depth` blocks; the first `start` of these are covered already."""
+def _split(members: list[_Member], depth: int, start: int, level: int, block_size: int) -> Iterator[WorkItem]:
+    """Members share their first `depth` blocks; the first `start` of these are covered by runs below `level`."""
     if len(members) == 1:
         yield from _own_items(members[0], start, block_size)
         return
     end = _common_depth(members, depth)
     if end - start >= MIN_SHARED_BLOCKS:
-        yield from _shared_items(members, start, end, block_size)
-        start = end
+        yield from _shared_items(members, start, end, level, block_size)
+        start, level = end, level + 1
     for group in _groups_at(members, end):
-        yield from _split(group, end + 1, start, block_size)
+        yield from _split(group, end + 1, start, level, block_size)
 
 
 def _common_depth(members: list[_Member], depth: int) -> int:
@@ -89,14 +90,14 @@ def _groups_at(members: list[_Member], depth: int) -> Iterator[list[_Member]]:
     yield group
 
 
-def _shared_items(members: list[_Member], start: int, end: int, block_size: int) -> Iterator[WorkItem]:
+def _shared_items(members: list[_Member], start: int, end: int, level: int, block_size: int) -> Iterator[WorkItem]:
     indices = [i for m in members for i in range(m.first_query, m.first_query + m.step.query_length)]
     positions = [p for m in members for p in range(m.first_position, m.step.context_length)]
     blocks = members[0].sharable[start:end]
     for at in range(0, len(indices), MAX_QUERIES):
         chunk = slice(at, at + MAX_QUERIES)
         yield WorkItem(
-            tuple(indices[chunk]), tuple(positions[chunk]), blocks, start * block_size, end * block_size
+            tuple(indices[chunk]), tuple(positions[chunk]), blocks, start * block_size, end * block_size, level
         )
 
 
@@ -113,4 +114,5 @@ def _own_items(member: _Member, start: int, block_size: int) -> Iterator[WorkIte
             step.block_table[start : -(-key_end // block_size)],
             start * block_size,
             key_end,
+            level=0,
         )

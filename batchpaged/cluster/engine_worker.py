@@ -3,14 +3,14 @@
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
 from batchpaged.engine.engine import Completion, Engine
 from batchpaged.engine.sampling_params import SamplingParams
-from batchpaged.errors import RowError
+from batchpaged.errors import RowError, UnfinishedError
 
 SAMPLE_SECONDS = 1.0  # between two samples of the timeline
 
@@ -43,7 +43,8 @@ class _OpenUnit:
 class EngineWorker:
     """Runs units back to back: the rows of the next unit join the batch while the last ones of this unit finish.
 
-    `build` makes the engine inside the worker's thread; `emit` is called with each sample of the timeline.
+    `build` makes the engine inside the worker's thread; `emit` is called with each sample of the timeline. The thread
+    ends at `stop` or at the first error; every future that waits, and every later one, then raises the reason.
     """
 
     build: Callable[[], Engine]
@@ -51,8 +52,10 @@ class EngineWorker:
     name: str
     device: str
     emit: Callable[[Sample], None]
+    loaded: Future = field(default_factory=Future)  # done once the engine is built
     error: BaseException | None = None  # why the thread has ended
-    _inbox: queue.SimpleQueue = field(default_factory=queue.SimpleQueue)
+    _inbox: queue.SimpleQueue = field(default_factory=queue.SimpleQueue)  # (rows, future); None: stop
+    _lock: threading.Lock = field(default_factory=threading.Lock)  # nothing enters the inbox of a thread that has ended
     _units: dict[int, _OpenUnit] = field(default_factory=dict)
     _samples: list[Sample] = field(default_factory=list)
     _num_rows_done: int = 0
@@ -61,16 +64,32 @@ class EngineWorker:
 
     def start(self) -> "EngineWorker":
         self.started_at = time.time()
-        threading.Thread(target=self._run, name="batchpaged-engine", daemon=True).start()
+        self._thread = threading.Thread(target=self._run, name="batchpaged-engine", daemon=True)
+        self._thread.start()
         return self
+
+    @property
+    def session(self) -> str:
+        """Names this engine, among all that the worker has had."""
+        return f"{self.name}@{self.started_at:.3f}"
 
     def submit(self, rows: list[UnitRow]) -> "Future[UnitOutcome]":
         """Queue a unit's rows, in planned order. The future raises what ended the engine, should it end."""
         future: Future[UnitOutcome] = Future()
-        self._inbox.put((rows, future))
-        if self.error is not None:  # the thread may have ended before it saw this unit
-            self._fail_all(self.error)
+        with self._lock:
+            if self.error is None:
+                self._inbox.put((rows, future))
+                return future
+        future.set_exception(self.error)
         return future
+
+    def stop(self) -> None:
+        """Let the thread end after its present step; the engine, its model and its KV cache go with it."""
+        self._inbox.put(None)
+
+    def join(self, seconds: float | None = None) -> None:
+        """Wait until the thread has ended."""
+        self._thread.join(seconds)
 
     # --- everything below runs in the engine's thread ---
 
@@ -79,11 +98,11 @@ class EngineWorker:
             started = time.perf_counter()
             self._engine = self.build()
             self._load_seconds = time.perf_counter() - started
+            self.loaded.set_result(None)
             while True:
                 self._serve()
         except BaseException as error:  # noqa: BLE001 - handed to those who wait, whatever it is
-            self.error = error
-            self._fail_all(error)
+            self._end(error)
 
     def _serve(self) -> None:
         self._take_units(wait=not self._engine.has_unfinished)
@@ -101,10 +120,12 @@ class EngineWorker:
     def _take_units(self, wait: bool) -> None:
         while True:
             try:
-                rows, future = self._inbox.get(block=wait)
+                item = self._inbox.get(block=wait)
             except queue.Empty:
                 return
-            self._open_unit(rows, future)
+            if item is None:
+                raise UnfinishedError("the engine was stopped before this unit was done")
+            self._open_unit(*item)
             wait = False
 
     def _open_unit(self, rows: list[UnitRow], future: Future) -> None:
@@ -115,7 +136,7 @@ class EngineWorker:
                 self._engine.add(row.token_ids, self.params, row.row_id, (index, place))
             except RowError as error:
                 self._finish_row((index, place), str(error))
-        if unit.num_open == 0 and not future.done():
+        if not rows:
             self._close_unit(index)
 
     def _finish_row(self, tag: tuple[int, int], outcome: Completion | str) -> None:
@@ -138,7 +159,7 @@ class EngineWorker:
         engine, counts = self._engine, self._engine.scheduler.counts
         return {
             "worker": self.name,
-            "session": f"{self.name}@{self.started_at:.3f}",
+            "session": self.session,
             "device": self.device,
             "load_seconds": self._load_seconds,
             "num_blocks": engine.pool.num_blocks,
@@ -166,12 +187,20 @@ class EngineWorker:
             "num_preemptions": engine.scheduler.num_preemptions,
         }
         self._samples.append(sample)
-        self.emit({**sample, "num_rows_done": self._num_rows_done})
+        self.emit({**sample, "session": self.session, "num_rows_done": self._num_rows_done})
 
-    def _fail_all(self, error: BaseException) -> None:
-        futures = [unit.future for unit in self._units.values()]
-        while not self._inbox.empty():
-            futures.append(self._inbox.get_nowait()[1])
-        for future in futures:
+    def _end(self, error: BaseException) -> None:
+        with self._lock:
+            self.error = error
+            waiting = [self.loaded, *(unit.future for unit in self._units.values()), *self._drain_inbox()]
+        self._units.clear()
+        self._engine = None
+        for future in waiting:
             if not future.done():
                 future.set_exception(error)
+
+    def _drain_inbox(self) -> Iterator[Future]:
+        while not self._inbox.empty():  # nobody else takes from it, and the lock keeps others from adding
+            item = self._inbox.get_nowait()
+            if item is not None:
+                yield item[1]

@@ -11,35 +11,43 @@ takes the far half of the longest range left.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError
 from typing import Any
 
-from distributed import Client, Future, as_completed
+from distributed import Client, Future, TimeoutError, as_completed, wait
 from distributed.scheduler import KilledWorker
 
-from batchpaged.cluster.infer_tasks import infer_unit, start_engine
+from batchpaged.cluster.infer_tasks import infer_unit, start_engine, stop_engine
 from batchpaged.cluster.job import Job
+from batchpaged.cluster.progress_tracker import ProgressTracker
 from batchpaged.cluster.prompt_tasks import plan_run, tokenise_part
 from batchpaged.cluster.unit_ranges import UnitRanges
-from batchpaged.run.unit_file import read_unit_facts
-from batchpaged.cluster.progress_tracker import ProgressTracker
+from batchpaged.cluster.worker_slots import WorkerSlots
 from batchpaged.dataset.sink import assemble
 from batchpaged.errors import BatchpagedError, UnfinishedError
+from batchpaged.planning.plan_file import has_plan, read_plan
 from batchpaged.planning.summary import PlanSummary
 from batchpaged.run.progress import Progress, ProgressReporter
 
 MIN_UNITS_IN_FLIGHT = 2
 POLL_SECONDS = 0.5
+NO_WORKER_SECONDS = 300.0  # how long a cluster may be without any
 
 
 def run_graph(client: Client, job: Job, reporter: ProgressReporter) -> dict[str, float]:
     """Run every stage that is not done yet. -> seconds of the stages; results are in the run directory."""
     job_future = client.submit(_same, job, pure=False)
-    addresses = _worker_addresses(client, job.num_workers)
-    engines = [client.submit(start_engine, job_future, workers=[address], pure=False) for address in addresses]
-    summary, times = _plan(client, job, job_future, reporter)
-    _infer(client, job, job_future, summary, reporter)
-    del engines
+    slots = WorkerSlots(job.num_workers)
+    slots.update(workers(client))
+    engines = [
+        client.submit(start_engine, job_future, workers=[address], pure=False) for address in slots.addresses.values()
+    ]
+    try:
+        summary, times = _plan(client, job, job_future, engines, reporter)
+        _Inference(client, job, job_future, engines, slots, summary, reporter).run()
+    finally:
+        _stop_engines(client, job)
     started = time.perf_counter()
     _assemble(job, summary, reporter)
     return {**times, "assemble": time.perf_counter() - started}
@@ -49,17 +57,31 @@ def _same(job: Job) -> Job:
     return job
 
 
-def _worker_addresses(client: Client, num_workers: int) -> list[str]:
-    workers = client.scheduler_info(n_workers=-1)["workers"]
-    return sorted(workers, key=lambda address: str(workers[address]["name"]))[:num_workers]
+def _stop_engines(client: Client, job: Job) -> None:
+    """A cluster that outlives the run gets its memory back."""
+    try:
+        client.run(stop_engine, job.sitting, on_error="ignore")
+    except Exception:  # the cluster is gone, and the engines with it; why the run ended is the better message
+        pass
+
+
+def workers(client: Client) -> dict[str, str]:
+    """Name by address of the workers that the cluster has now."""
+    return {address: str(worker["name"]) for address, worker in _worker_facts(client).items()}
+
+
+def _worker_facts(client: Client) -> dict[str, dict[str, Any]]:
+    return client.scheduler_info(n_workers=-1)["workers"]
 
 
 # --- read, tokenise, plan ---
 
 
 def _plan(
-    client: Client, job: Job, job_future: Future, reporter: ProgressReporter
+    client: Client, job: Job, job_future: Future, engines: Sequence[Future], reporter: ProgressReporter
 ) -> tuple[PlanSummary, dict[str, float]]:
+    if has_plan(job.directory.path):
+        return read_plan(job.directory.path)[0], {}
     num_parts = len(job.source.parts)
     parts = [
         client.submit(tokenise_part, job_future, i, key=f"tokenise-{job.sitting}-{i:05}", priority=-i)
@@ -68,7 +90,8 @@ def _plan(
     plan = client.submit(plan_run, job_future, parts, key=f"plan-{job.sitting}")
     reporter.update(Progress("read", 0, num_parts, "parts"))
     for num_done, (future, _) in enumerate(as_completed(parts, with_results=True, raise_errors=False), 1):
-        _raise_failure(future, "reading and tokenising")
+        _raise_failures([future], "reading and tokenising")
+        _raise_failures(engines, "loading the model")
         reporter.update(Progress("read", num_done, num_parts, "parts"))
     reporter.update(Progress("plan", 0, job.source.num_rows, "rows"))
     result = _result(plan, "planning")
@@ -79,55 +102,95 @@ def _plan(
 # --- infer ---
 
 
-def _infer(client: Client, job: Job, job_future: Future, summary: PlanSummary, reporter: ProgressReporter) -> None:
-    units = range(summary.num_units)
-    done = [unit for unit in units if job.directory.is_unit_done(unit)]
-    todo = sorted(set(units) - set(done))
-    if done:
-        reporter.note(f"{len(done)} of {len(units)} units are finished already")
-    tracker = ProgressTracker(
-        summary, job.pipeline.sampling.max_tokens, [read_unit_facts(job.directory.unit_file(unit)) for unit in done]
-    )
-    client.subscribe_topic(job.topic, lambda event: tracker.on_sample(event[1]))
+class _Inference:
+    """Hands units to workers, a few at a time, until all are committed."""
+
+    def __init__(
+        self,
+        client: Client,
+        job: Job,
+        job_future: Future,
+        engines: Sequence[Future],
+        slots: WorkerSlots,
+        summary: PlanSummary,
+        reporter: ProgressReporter,
+    ) -> None:
+        self._client, self._job, self._job_future = client, job, job_future
+        self._engines, self._slots, self._reporter = engines, slots, reporter
+        done, num_damaged = job.directory.finished_units(summary.num_units)
+        self._note_earlier_work(len(done), num_damaged, summary.num_units)
+        self._tracker = ProgressTracker(summary, job.pipeline.sampling.max_tokens, list(done.values()))
+        self._ranges = UnitRanges([unit for unit in range(summary.num_units) if unit not in done], job.num_workers)
+        self._running: dict[Future, int] = {}  # future -> slot of the worker it was sent to
+        self._depth = self._choose_depth(summary)
+        self._last_worker_seen = time.monotonic()
+
+    def run(self) -> None:
+        self._client.subscribe_topic(self._job.topic, lambda event: self._tracker.on_sample(event[1]))
+        try:
+            while self._ranges.num_left or self._running:
+                self._look_for_workers()
+                self._hand_out()
+                self._take_in()
+                self._reporter.update(self._tracker.progress())
+        finally:
+            self._client.unsubscribe_topic(self._job.topic)
+
+    def _note_earlier_work(self, num_done: int, num_damaged: int, num_units: int) -> None:
+        if num_done:
+            self._reporter.note(f"{num_done} of {num_units} units are finished already")
+        if num_damaged:
+            self._reporter.note(f"{num_damaged} units were damaged on disk and are computed again")
+
+    def _choose_depth(self, summary: PlanSummary) -> int:
+        """Units in flight per worker: enough rows to fill the batch twice, within the worker's threads."""
+        rows_per_unit = max(1, summary.num_rows // max(1, summary.num_units))
+        wanted = -(-2 * self._job.pipeline.engine.max_sequences // rows_per_unit) + 1
+        num_threads = (worker["nthreads"] for worker in _worker_facts(self._client).values())
+        return max(MIN_UNITS_IN_FLIGHT, min(wanted, *num_threads))
+
+    def _look_for_workers(self) -> None:
+        num_lost = self._slots.update(workers(self._client))
+        if num_lost:
+            self._reporter.note(f"{num_lost} worker{'s' * (num_lost > 1)} lost; unfinished units are computed again")
+        now = time.monotonic()
+        if self._slots.addresses:
+            self._last_worker_seen = now
+        elif now - self._last_worker_seen > NO_WORKER_SECONDS:
+            raise UnfinishedError("inference: the cluster has no workers any more; finished units are kept")
+
+    def _hand_out(self) -> None:
+        for slot, address in self._slots.addresses.items():
+            while sum(s == slot for s in self._running.values()) < self._depth:
+                unit = self._ranges.take(slot)
+                if unit is None:
+                    return
+                self._running[self._submit(unit, address)] = slot
+
+    def _submit(self, unit: int, address: str) -> Future:
+        # Should the worker die, Dask runs the unit on another one.
+        return self._client.submit(
+            infer_unit, self._job_future, unit, key=f"infer-{self._job.sitting}-{unit:06}",
+            workers=[address], allow_other_workers=True, priority=-unit,
+        )  # fmt: skip
+
+    def _take_in(self) -> None:
+        _wait_for_any(list(self._running))
+        _raise_failures(self._engines, "loading the model")
+        for future in [future for future in self._running if future.done()]:
+            del self._running[future]
+            self._tracker.on_unit(_result(future, "inference"))
+
+
+def _wait_for_any(futures: list[Future]) -> None:
+    """Until one is done, but never longer than a display may stand still."""
+    if not futures:
+        time.sleep(POLL_SECONDS)
+        return
     try:
-        _feed(client, job, job_future, todo, lambda: reporter.update(tracker.progress()), _depth(client, job, summary))
-    finally:
-        client.unsubscribe_topic(job.topic)
-
-
-def _depth(client: Client, job: Job, summary: PlanSummary) -> int:
-    """Units in flight per worker: enough rows to fill the batch twice, within the worker's threads."""
-    rows_per_unit = max(1, summary.num_rows // max(1, summary.num_units))
-    wanted = -(-2 * job.pipeline.engine.max_sequences // rows_per_unit) + 1
-    workers = client.scheduler_info(n_workers=-1)["workers"].values()
-    return max(MIN_UNITS_IN_FLIGHT, min(wanted, *(w["nthreads"] for w in workers)))
-
-
-def _feed(
-    client: Client, job: Job, job_future: Future, todo: list[int], on_tick: Callable[[], None], depth: int
-) -> None:
-    ranges = UnitRanges(todo, job.num_workers)
-    running: dict[Future, int] = {}  # future -> slot of the worker it was sent to
-    while ranges.num_left or running:
-        _fill(client, job, job_future, ranges, running, depth)
-        time.sleep(POLL_SECONDS / 10 if len(running) == 0 else POLL_SECONDS)
-        for future in [f for f in running if f.done()]:
-            del running[future]
-            _result(future, "inference")
-        on_tick()
-
-
-def _fill(
-    client: Client, job: Job, job_future: Future, ranges: UnitRanges, running: dict[Future, int], depth: int
-) -> None:
-    for slot, address in enumerate(_worker_addresses(client, job.num_workers)):
-        while sum(s == slot for s in running.values()) < depth and (unit := ranges.take(slot)) is not None:
-            # Should the worker die, Dask runs the unit on another one.
-            future = client.submit(
-                infer_unit, job_future, unit, key=f"infer-{job.sitting}-{unit:06}",
-                workers=[address], allow_other_workers=True, priority=-unit,
-            )  # fmt: skip
-            running[future] = slot
+        wait(futures, timeout=POLL_SECONDS, return_when="FIRST_COMPLETED")
+    except (TimeoutError, CancelledError):  # what was cancelled says so when its result is taken
+        pass
 
 
 # --- assemble ---
@@ -147,9 +210,10 @@ def _assemble(job: Job, summary: PlanSummary, reporter: ProgressReporter) -> Non
 # --- failures ---
 
 
-def _raise_failure(future: Future, stage: str) -> None:
-    if future.status != "finished":
-        _result(future, stage)
+def _raise_failures(futures: Sequence[Future], stage: str) -> None:
+    for future in futures:
+        if future.status in ("error", "cancelled", "lost"):
+            _result(future, stage)
 
 
 def _result(future: Future, stage: str) -> Any:
@@ -158,6 +222,8 @@ def _result(future: Future, stage: str) -> Any:
         return future.result()
     except BatchpagedError:
         raise
+    except CancelledError as error:
+        raise UnfinishedError(f"{stage}: the connection to the Dask cluster was lost; finished units are kept") from error
     except KilledWorker as error:
         raise UnfinishedError(
             f"{stage}: a worker died several times in a row, most likely for want of memory; finished units are kept. "

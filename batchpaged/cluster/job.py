@@ -6,6 +6,7 @@ from pathlib import Path
 
 from batchpaged.config import Pipeline
 from batchpaged.dataset.source import Source
+from batchpaged.errors import UnfinishedError
 from batchpaged.models.resolve import ResolvedModel
 from batchpaged.run.directory import RunDirectory
 
@@ -21,6 +22,7 @@ class Job:
     sitting: str  # one start of the run; a run that was interrupted has several
     run_path: str  # absolute
     num_workers: int
+    num_workers_per_host: int  # they share its cores
 
     @cached_property
     def directory(self) -> RunDirectory:
@@ -30,3 +32,11 @@ class Job:
     def topic(self) -> str:
         """Of the Dask events on which workers report progress."""
         return f"batchpaged-{self.sitting}"
+
+    def check_is_current(self) -> None:
+        """Raises UnfinishedError if the run directory has been given to another run, with --fresh.
+
+        On a cluster that outlives its clients, a task can outlive the client that sent it.
+        """
+        if not self.directory.exists or self.directory.info()["run_id"] != self.run_id:
+            raise UnfinishedError(f"{self.run_path} holds another run by now; this one has ended")

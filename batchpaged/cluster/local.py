@@ -1,18 +1,24 @@
-"""Where the work is done: a local Dask cluster for this run, or one that is running already."""
+"""Where the work is done: a local Dask cluster for this run, or (remote.py) one that is running already."""
 
 import logging
 import os
+import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import ExitStack, closing, contextmanager
+from multiprocessing import resource_tracker
 
 import dask
-from distributed import Client, LocalCluster
+from distributed import Client, LocalCluster, fire_and_forget
 
+from batchpaged.cluster.libraries import import_engine
+from batchpaged.cluster.remote import remote_client
 from batchpaged.config import ClusterConfig
 from batchpaged.errors import ClusterError
 
-CONNECT_SECONDS = 20
 # Tasks that wait for the engine hold a thread each; so many units can be in flight on a local worker.
 THREADS_PER_WORKER = 10
 
@@ -21,41 +27,88 @@ def num_local_workers(config: ClusterConfig, device: str) -> int:
     """One per GPU, else one with all cores."""
     if isinstance(config.workers, int):
         return config.workers
-    if device == "cpu":
+    if device == "cpu" or not _may_have_gpu():
         return 1
     import torch
 
     return max(1, torch.cuda.device_count())
 
 
-def num_workers(client: Client, config: ClusterConfig) -> int:
-    """Workers that this run uses: all of the cluster's, or as many as the pipeline file says."""
-    available = len(client.scheduler_info(n_workers=-1)["workers"])
-    return available if config.workers == "auto" else min(config.workers, available)
+def _may_have_gpu() -> bool:
+    """Spares most machines without one the seconds that torch takes to tell."""
+    return sys.platform != "linux" or any(map(os.path.exists, ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")))
+
+
+def count_workers(client: Client, config: ClusterConfig) -> tuple[int, int]:
+    """Workers that this run uses (all of the cluster's, or as many as the pipeline file says); most of them on a host."""
+    hosts = [worker["host"] for worker in client.scheduler_info(n_workers=-1)["workers"].values()]
+    num_workers = len(hosts) if config.workers == "auto" else min(config.workers, len(hosts))
+    most = max(Counter(hosts).values(), default=1)
+    return max(1, num_workers), max(1, min(num_workers, most))
 
 
 @contextmanager
-def connect(config: ClusterConfig, device: str) -> Iterator[Client]:
-    """A client of the run's cluster. A local cluster ends with the block; a running one is left as it was."""
-    if config.scheduler is not None:
-        with _remote_client(config.scheduler) as client:
-            yield client
-        return
-    with _quiet(), _without_main_module(), dask.config.set(_local_settings()):
+def connecting(config: ClusterConfig, device: str, note: Callable[[str], None]) -> Iterator[Callable[[], Client]]:
+    """Gives the block what waits for the run's client. A local cluster starts meanwhile and ends with the block.
+
+    A running cluster is asked when its client is, and left as it was; ClusterError says why it cannot be used, and
+    `note` gets a line for what takes long there.
+    """
+    with ExitStack() as stack:
+        if config.scheduler is not None:
+            yield lambda: stack.enter_context(remote_client(config.scheduler, note))
+            return
         num_workers = num_local_workers(config, device)
-        with (
-            LocalCluster(
-                n_workers=num_workers,
-                threads_per_worker=THREADS_PER_WORKER,
-                processes=True,
-                host="127.0.0.1",
-                dashboard_address="127.0.0.1:0",  # its own port: the usual one may be another cluster's
-                memory_limit=0,  # most of a worker's memory is the KV cache, which Dask could neither spill nor shrink
-                silence_logs=logging.CRITICAL,
-            ) as cluster,
-            Client(cluster) as client,
-        ):
-            yield client
+        client: Future[Client] = Future()
+        thread = threading.Thread(target=_start_local, args=(stack, num_workers, client), daemon=True)
+        thread.start()
+        try:
+            yield client.result
+        finally:
+            thread.join()
+
+
+def _start_local(stack: ExitStack, num_workers: int, result: "Future[Client]") -> None:
+    try:
+        _block_interrupts()
+        client = stack.enter_context(_local_client(num_workers))
+        for address in client.scheduler_info(n_workers=-1)["workers"]:  # seconds of work, with nothing else to do yet
+            fire_and_forget(client.submit(import_engine, workers=[address], pure=False))
+        result.set_result(client)
+    except Exception as error:  # whatever Dask raises; it is told where the client is wanted
+        failure = ClusterError(f"the local Dask cluster did not start ({type(error).__name__}: {error})")
+        failure.__cause__ = error
+        result.set_exception(failure)
+
+
+def _block_interrupts() -> None:
+    """Ctrl-C in a terminal reaches every process of the run, but the client alone decides what becomes of it.
+
+    Threads and processes inherit what is blocked: from this thread the cluster's, from them the workers.
+    """
+    if hasattr(signal, "pthread_sigmask"):
+        resource_tracker.ensure_running()  # it unblocks interrupts in the thread that starts it
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+
+
+@contextmanager
+def _local_client(num_workers: int) -> Iterator[Client]:
+    with (
+        _quiet(),
+        _without_main_module(),
+        dask.config.set(_local_settings()),
+        LocalCluster(
+            n_workers=num_workers,
+            threads_per_worker=THREADS_PER_WORKER,
+            processes=True,
+            host="127.0.0.1",
+            dashboard_address="127.0.0.1:0",  # its own port: the usual one may be another cluster's
+            memory_limit=0,  # most of a worker's memory is the KV cache, which Dask could neither spill nor shrink
+            silence_logs=logging.CRITICAL,
+        ) as cluster,
+        closing(Client(cluster, set_as_default=False)) as client,  # the default is another thread's business
+    ):
+        yield client
 
 
 def _local_settings() -> dict[str, object]:
@@ -96,18 +149,3 @@ def _quiet() -> Iterator[None]:
         yield
     finally:
         logger.setLevel(level)
-
-
-def _remote_client(scheduler: str) -> Client:
-    is_file = os.path.isfile(scheduler)
-    try:
-        client = Client(**({"scheduler_file": scheduler} if is_file else {"address": scheduler}), timeout=CONNECT_SECONDS)
-    except (OSError, ValueError, TimeoutError) as error:
-        raise ClusterError(
-            f"no Dask scheduler answers at cluster.scheduler = {scheduler!r} ({type(error).__name__}); "
-            "give the address or the scheduler file of a running cluster, or null for a local one"
-        ) from error
-    if not client.scheduler_info(n_workers=-1)["workers"]:
-        client.close()
-        raise ClusterError(f"the Dask cluster at {scheduler!r} has no workers; start some with `dask worker`")
-    return client

@@ -1,8 +1,8 @@
-"""Turns the samples that workers send into the run's progress."""
+"""Turns the samples that workers send, and the units they finish, into the run's progress."""
 
 import threading
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,38 +13,61 @@ from batchpaged.run.unit_file import last_of_each_session
 
 WINDOW_SECONDS = 15.0  # over which rates are taken
 
-_COUNTERS = ("num_prefilled_tokens", "num_cached_tokens", "num_completion_tokens", "num_rows_done")
+_COUNTERS = ("num_prefilled_tokens", "num_cached_tokens", "num_completion_tokens")
+_ROWS = "num_rows_done"
 
 
 class ProgressTracker:
-    """`on_sample` may be called from any thread."""
+    """Counts finished units for good, and of the engines at work what their last samples say beyond that.
+
+    An engine is lost with its worker: then its unfinished units count no more, since they are computed again.
+    `on_sample` may be called from any thread.
+    """
 
     def __init__(
-        self, summary: PlanSummary, max_tokens: int, done: Sequence[dict[str, Any]], clock: Callable[[], float] = time.monotonic
+        self,
+        summary: PlanSummary,
+        max_tokens: int,
+        done: Sequence[dict[str, Any]],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`done`: facts of units finished in earlier sittings."""
         self._summary = summary
         self._max_tokens = max_tokens
         self._clock = clock
         self._lock = threading.Lock()
-        self._latest: dict[str, dict[str, Any]] = {}  # by worker
-        self._before = {key: 0 for key in _COUNTERS}
-        self._before["num_rows_done"] = sum(facts["num_rows"] for facts in done)
-        for facts in last_of_each_session(done):
-            for key in _COUNTERS[:3]:
-                self._before[key] += facts[key]
+        self._num_rows = sum(facts["num_rows"] for facts in done)  # of finished units
+        self._finished: dict[str, dict[str, int]] = {}  # by engine session: counters as its last finished unit left them
+        self._sampled: dict[str, dict[str, Any]] = {}  # by worker: the last sample
+        self._rows_of: dict[str, int] = defaultdict(int)  # by engine session: rows of its finished units
         self._history: deque[tuple[float, dict[str, int]]] = deque()
+        for facts in last_of_each_session(done):
+            self._finished[facts["session"]] = facts
+
+    def on_unit(self, facts: dict[str, Any]) -> None:
+        """A unit of this sitting is committed."""
+        with self._lock:
+            self._num_rows += facts["num_rows"]
+            session = facts.get("session")
+            if session is not None:
+                self._rows_of[session] += facts["num_rows"]
+                known = [self._finished[session]] if session in self._finished else []
+                self._finished[session] = last_of_each_session([*known, facts])[0]
 
     def on_sample(self, sample: dict[str, Any]) -> None:
         with self._lock:
-            self._latest[sample["worker"]] = sample
+            self._sampled[sample["worker"]] = sample
             now = self._clock()
             self._history.append((now, self._totals()))
             while len(self._history) > 2 and now - self._history[0][0] > WINDOW_SECONDS:
                 self._history.popleft()
 
     def _totals(self) -> dict[str, int]:
-        return {key: self._before[key] + sum(s[key] for s in self._latest.values()) for key in _COUNTERS}
+        live = {sample["session"]: sample for sample in self._sampled.values()}
+        over = [facts for session, facts in self._finished.items() if session not in live]
+        totals = {key: sum(part[key] for part in (*live.values(), *over)) for key in _COUNTERS}
+        open_rows = sum(max(0, sample[_ROWS] - self._rows_of[session]) for session, sample in live.items())
+        return {**totals, _ROWS: min(self._num_rows + open_rows, self._summary.num_rows)}
 
     def progress(self) -> Progress:
         with self._lock:
@@ -53,7 +76,7 @@ class ProgressTracker:
         num_prompt = totals["num_prefilled_tokens"] + totals["num_cached_tokens"]
         return Progress(
             stage="infer",
-            num_done=min(totals["num_rows_done"], self._summary.num_rows),
+            num_done=totals[_ROWS],
             num_total=self._summary.num_rows,
             unit="rows",
             num_prefilled_tokens=totals["num_prefilled_tokens"],
@@ -66,10 +89,11 @@ class ProgressTracker:
         )
 
     def _rate(self, key: str) -> float | None:
+        """None where nothing is known, or where a lost worker took part of the count with it."""
         if len(self._history) < 2:
             return None
         (start, old), (end, new) = self._history[0], self._history[-1]
-        return (new[key] - old[key]) / (end - start) if end > start else None
+        return (new[key] - old[key]) / (end - start) if end > start and new[key] >= old[key] else None
 
     def _seconds_left(self, totals: dict[str, int], prefill: float | None, decode: float | None) -> float | None:
         """Remaining work over the present rate of work, a decoded token counting as DECODE_WEIGHT prefilled ones."""
@@ -77,7 +101,7 @@ class ProgressTracker:
         if not rate:
             return None
         num_runnable = self._summary.num_rows - self._summary.num_failed
-        done = totals["num_rows_done"]
+        done = totals[_ROWS]
         length = totals["num_completion_tokens"] / done if done else self._max_tokens
         num_left = max(0, self._summary.num_unique_tokens - totals["num_prefilled_tokens"])
         tokens_left = max(0.0, num_runnable * min(length, self._max_tokens) - totals["num_completion_tokens"])

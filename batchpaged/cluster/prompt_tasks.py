@@ -1,5 +1,6 @@
 """Tasks before inference: read and tokenise a part, plan the whole."""
 
+import threading
 import time
 from collections.abc import Sequence
 from functools import lru_cache
@@ -9,14 +10,18 @@ import pyarrow.parquet as pq
 
 from batchpaged.atomic import replacing
 from batchpaged.cluster.job import Job
+from batchpaged.cluster.libraries import import_model
 from batchpaged.config import Pipeline
 from batchpaged.dataset.parts import Part
 from batchpaged.dataset.prompts import PromptBuilder
 from batchpaged.dataset.source import Source
+from batchpaged.errors import UnfinishedError
 from batchpaged.models.load import load_tokenizer
 from batchpaged.models.resolve import ResolvedModel
 from batchpaged.planning.plan_file import PROMPTS_SCHEMA, has_plan, plan_table, read_plan, read_prompts, write_plan
 from batchpaged.planning.summary import PlanSummary
+
+_lock = threading.Lock()
 
 
 def tokenise_part(job: Job, index: int) -> dict[str, float]:
@@ -24,7 +29,9 @@ def tokenise_part(job: Job, index: int) -> dict[str, float]:
     target = job.directory.prompt_file(index)
     if target.exists():
         return {"read": 0.0, "tokenize": 0.0}
+    import_model(job.model)
     prompts, seconds = build_prompts(job.pipeline, job.source, job.source.parts[index], job.model)
+    job.check_is_current()
     with replacing(target) as temporary:
         pq.write_table(prompts, temporary, compression="zstd")
     return seconds
@@ -47,19 +54,31 @@ def build_prompts(
     return table.cast(PROMPTS_SCHEMA), {"read": read - started, "tokenize": time.perf_counter() - read}
 
 
-@lru_cache(maxsize=1)
 def _prompt_builder(pipeline: Pipeline, model: ResolvedModel) -> PromptBuilder:
-    # Templates and tokenizer cannot be pickled; each worker makes them once.
+    # Templates and tokenizer cannot be pickled: each worker makes them once, whichever of its threads comes first.
+    with _lock:
+        return _make_prompt_builder(pipeline, model)
+
+
+@lru_cache(maxsize=1)
+def _make_prompt_builder(pipeline: Pipeline, model: ResolvedModel) -> PromptBuilder:
     tokenizer = load_tokenizer(model)
     return PromptBuilder(pipeline.prompt, tokenizer, pipeline.model.max_model_len, pipeline.sampling.max_tokens)
 
 
 def plan_run(job: Job, seconds: Sequence[dict[str, float]]) -> tuple[PlanSummary, dict[str, float]]:
-    """Plan over all tokenised parts, unless a plan is there already. `seconds`: what the tokenise tasks returned."""
+    """Plan over all tokenised parts. `seconds`: what the tokenise tasks returned. -> summary, seconds by stage."""
     started = time.perf_counter()
-    folder = job.directory.path
-    if not has_plan(folder):
-        files = [job.directory.prompt_file(part.index) for part in job.source.parts]
-        write_plan(folder, *plan_table(read_prompts(files), job.pipeline.sampling.max_tokens, job.num_workers))
+    if not has_plan(job.directory.path):
+        _write_plan(job)
     times = {key: sum(s[key] for s in seconds) for key in ("read", "tokenize")}
-    return read_plan(folder)[0], {**times, "plan": time.perf_counter() - started}
+    return read_plan(job.directory.path)[0], {**times, "plan": time.perf_counter() - started}
+
+
+def _write_plan(job: Job) -> None:
+    if any(job.directory.units.glob("unit-*.parquet")):
+        raise UnfinishedError(f"{job.run_path} has units but no plan, without which they fit nowhere; use --fresh")
+    files = [job.directory.prompt_file(part.index) for part in job.source.parts]
+    plan = plan_table(read_prompts(files), job.pipeline.sampling.max_tokens, job.num_workers)
+    job.check_is_current()
+    write_plan(job.directory.path, *plan)

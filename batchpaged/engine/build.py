@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING
 import psutil
 import torch
 
-from batchpaged.attention.backend import LayerShape
 from batchpaged.attention.cpu import CpuAttention
 from batchpaged.attention.interface import NAME, register
+from batchpaged.attention.layer_shape import LayerShape
 from batchpaged.config.sizes import format_bytes, parse_bytes
 from batchpaged.engine.engine import Engine, EngineLimits
-from batchpaged.engine.model_runner import ModelRunner, probe_layers
+from batchpaged.engine.model_runner import ModelRunner
 from batchpaged.engine.stop import StopCheck
 from batchpaged.errors import ModelError
+from batchpaged.models.layers import attention_layers
 from batchpaged.models.load import load_model, load_tokenizer, resolve_dtype, stop_token_ids
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def build_engine(
     tokenizer = load_tokenizer(resolved)
     dtype = resolve_dtype(_config_dtype(resolved), model_config.dtype, device)
     model = load_model(resolved, dtype=dtype, device=device, attn_implementation=NAME)
-    layers = probe_layers(model)
+    layers = tuple(layer.shape for layer in attention_layers(model))
     num_blocks = num_kv_blocks(config, layers, dtype, device)
     backend = CpuAttention(layers, num_blocks, config.block_size, dtype, device)
     limits = EngineLimits(
@@ -66,7 +67,7 @@ def choose_device(requested: str, worker_index: int) -> str:
 
 
 def kv_bytes_per_token(layers: tuple[LayerShape, ...], dtype: torch.dtype) -> int:
-    return sum(layer.num_kv_heads * (layer.head_dim + layer.value_dim) for layer in layers) * dtype.itemsize
+    return sum(layer.num_values for layer in layers) * dtype.itemsize
 
 
 def num_kv_blocks(config: EngineConfig, layers: tuple[LayerShape, ...], dtype: torch.dtype, device: str) -> int:

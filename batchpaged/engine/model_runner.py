@@ -3,11 +3,10 @@
 import torch
 from transformers import PreTrainedModel
 
-from batchpaged.attention.backend import AttentionBackend, LayerShape
-from batchpaged.attention.interface import ShapeProbe, use_backend
+from batchpaged.attention.backend import AttentionBackend
+from batchpaged.attention.interface import use_backend
 from batchpaged.engine.sampler import sample
 from batchpaged.engine.step import StepPlan
-from batchpaged.errors import ModelError
 
 
 class ModelRunner:
@@ -39,35 +38,10 @@ class ModelRunner:
     def _logits(self, plan: StepPlan, rows: list[int]) -> torch.Tensor:
         """-> [len(rows), vocab_size]"""
         with use_backend(self._backend):
-            return forward(self._model, plan.token_ids, plan.positions, rows)
-
-
-def forward(model: PreTrainedModel, token_ids: tuple[int, ...], positions: tuple[int, ...], rows: list[int]):
-    """Logits [len(rows), vocab_size] of a flattened step; attention goes to the backend in use."""
-    device = model.device
-    output = model(
-        input_ids=torch.tensor([token_ids], device=device),
-        position_ids=torch.tensor([positions], device=device),
-        use_cache=False,
-        logits_to_keep=torch.tensor(rows, device=device),
-    )
-    return output.logits[0]
-
-
-@torch.inference_mode()
-def probe_layers(model: PreTrainedModel) -> tuple[LayerShape, ...]:
-    """What each attention layer stores per token, seen by running two tokens through the model.
-
-    Raises ModelError if the layers do not each call the attention interface exactly once, in which case the paged
-    KV cache could not hold all of the model's state.
-    """
-    probe = ShapeProbe()
-    with use_backend(probe):
-        forward(model, (0, 1), (0, 1), [1])
-    num_layers = model.config.num_hidden_layers
-    if probe.num_calls != num_layers or sorted(probe.shapes) != list(range(num_layers)):
-        raise ModelError(
-            f"model type '{model.config.model_type}' has {num_layers} layers, but {probe.num_calls} attention calls "
-            "reached the attention interface; models with recurrent layers or shared KV caches are not supported"
-        )
-    return tuple(probe.shapes[i] for i in range(num_layers))
+            output = self._model(
+                input_ids=torch.tensor([plan.token_ids], device=self._device),
+                position_ids=torch.tensor([plan.positions], device=self._device),
+                use_cache=False,
+                logits_to_keep=torch.tensor(rows, device=self._device),
+            )
+        return output.logits[0]

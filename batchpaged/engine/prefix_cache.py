@@ -138,6 +138,15 @@ class PrefixCache:
         if not siblings:
             del self._children[entry.parent]
 
+    def check(self) -> None:
+        """Raise AssertionError unless every cached block is marked so, and its parent is a full cached block."""
+        for block, entry in self._by_block.items():
+            parent = entry.parent
+            if parent is not None and (parent not in self._by_block or self._by_block[parent].hash is None):
+                raise AssertionError("a cached block has outlived its parent")
+            if not self._pool.is_cached(block) or (entry.hash is not None and self._by_hash[entry.hash] is not entry):
+                raise AssertionError("a cached block cannot be found")
+
 
 def _num_common(a: tuple[int, ...], b: tuple[int, ...]) -> int:
     for i, (x, y) in enumerate(zip(a, b, strict=False)):

@@ -30,18 +30,20 @@ def _penalise(logits: torch.Tensor, request: SampleRequest) -> None:
 
 def _uniform(request: SampleRequest) -> float:
     """A number in [0, 1) that depends on the row's seed and the token's position, and on nothing else."""
-    return float(np.random.Generator(np.random.Philox(key=[request.seed, request.num_tokens])).random())
+    key = np.array([request.seed, request.num_tokens], dtype=np.uint64)  # a plain list would pass through float64
+    return float(np.random.Generator(np.random.Philox(key=key)).random())
 
 
 def _draw(logits: torch.Tensor, params: SamplingParams, uniform: torch.Tensor) -> torch.Tensor:
     """Inverse of the cumulative distribution, over tokens from the most to the least likely."""
-    scores, order = (logits.double() / params.temperature).sort(-1, descending=True, stable=True)
+    scores, order = (logits.double() / params.temperature).sort(dim=-1, descending=True, stable=True)
     probabilities = filter_probabilities(scores.softmax(-1), params)
     cumulative = probabilities.cumsum(-1)
     target = uniform * cumulative[:, -1]
     index = torch.searchsorted(cumulative, target.unsqueeze(-1), right=True)
-    num_kept = (probabilities > 0).sum(-1, keepdim=True)
-    return order.gather(-1, index.minimum(num_kept - 1)).squeeze(-1)
+    last_kept = (probabilities > 0).sum(-1, keepdim=True) - 1
+    # The second bound is for logits that overflowed: their row gets any token, and the others of the step their own.
+    return order.gather(-1, index.minimum(last_kept).clamp_min(0)).squeeze(-1)
 
 
 def filter_probabilities(probabilities: torch.Tensor, params: SamplingParams) -> torch.Tensor:

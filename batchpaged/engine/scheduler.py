@@ -54,6 +54,8 @@ class Scheduler:
 
     def add(self, sequence: Sequence) -> None:
         """Queue a sequence. Raises RowError if it could not run even alone, so that nothing waits forever."""
+        if sequence.num_prompt_tokens == 0:
+            raise RowError("prompt has 0 tokens; there is nothing to continue")
         num_tokens = sequence.num_prompt_tokens + sequence.params.max_tokens
         if num_tokens > self._limits.max_model_len:
             raise RowError(
@@ -91,6 +93,8 @@ class Scheduler:
     def check(self) -> None:
         """Raise AssertionError if pool, cache and block tables disagree (called by tests, and at the end of a run)."""
         self.pool.check(s.block_table for s in self.running)
+        if self.cache is not None:
+            self.cache.check()
 
     # --- running sequences ---
 

@@ -21,7 +21,7 @@ class SampleRequest:
     params: SamplingParams
     seed: int  # the row's own
     num_tokens: int  # of the sequence so far: the position that the new token takes
-    token_ids: list[int] | None  # prompt and completion so far; only where a penalty needs them
+    token_ids: tuple[int, ...] | None  # prompt and completion so far; only where a penalty needs them
 
 
 @dataclass(frozen=True)

@@ -53,5 +53,5 @@ class StepBuilder:
 
 def _sample_request(sequence: Sequence) -> SampleRequest:
     needs_history = sequence.params.repetition_penalty != 1.0
-    history = list(sequence.token_ids) if needs_history else None
+    history = tuple(sequence.token_ids) if needs_history else None
     return SampleRequest(sequence.params, sequence.seed, sequence.num_tokens, history)

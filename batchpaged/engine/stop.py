@@ -4,7 +4,7 @@ from typing import Protocol
 
 from batchpaged.engine.sequence import FinishReason, Sequence
 
-# A token adds at least one byte to the text unless it is special; a few more cover special and partial ones.
+# A token that adds to the text adds at least one byte; a few more cover partial characters and stripped spaces.
 NUM_MARGIN_TOKENS = 8
 
 
@@ -22,6 +22,7 @@ class StopCheck:
     def __init__(self, tokenizer: Tokenizer, eos_token_ids: frozenset[int]) -> None:
         self._tokenizer = tokenizer
         self._eos_token_ids = eos_token_ids
+        self._has_text: dict[int, bool] = {}  # by token id
 
     def finish_reason(self, sequence: Sequence) -> FinishReason | None:
         """Called after a token was appended; sets `sequence.stop_index` where a stop string was found."""
@@ -46,15 +47,28 @@ class StopCheck:
     def _find_stop_string(self, sequence: Sequence) -> bool:
         """Look at the end of the text first: decoding all of it after every token would be quadratic in its length."""
         stops = sequence.params.stop
-        num_tail_tokens = max(len(stop.encode()) for stop in stops) + NUM_MARGIN_TOKENS
         ids = sequence.generated_token_ids
-        tail = self._decode(ids[-num_tail_tokens:])
+        num_tail_tokens = max(len(stop.encode()) for stop in stops) + NUM_MARGIN_TOKENS
+        tail = self._decode(ids[self._tail_start(ids, num_tail_tokens) :])
         if not any(stop in tail for stop in stops):
             return False
         text = self._decode(ids)
         found = [at for at in map(text.find, stops) if at >= 0]
         sequence.stop_index = min(found, default=None)
         return sequence.stop_index is not None
+
+    def _tail_start(self, ids: list[int], num_tokens: int) -> int:
+        """Where the last `num_tokens` tokens begin, not counting special ones, of which there may be any number."""
+        for index in range(len(ids) - 1, -1, -1):
+            num_tokens -= self._adds_text(ids[index])
+            if num_tokens == 0:
+                return index
+        return 0
+
+    def _adds_text(self, token_id: int) -> bool:
+        if token_id not in self._has_text:
+            self._has_text[token_id] = self._decode([token_id]) != ""
+        return self._has_text[token_id]
 
     def _decode(self, token_ids: list[int]) -> str:
         return self._tokenizer.decode(token_ids, skip_special_tokens=True)

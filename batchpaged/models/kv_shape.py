@@ -1,46 +1,26 @@
 """The shape of a model's keys and values, from its configuration."""
 
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+
+from batchpaged.attention.layer_shape import LayerShape
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
 
-@dataclass(frozen=True)
-class LayerShape:
-    """One layer's keys and values for one token."""
-
-    num_kv_heads: int
-    key_dim: int  # per head
-    value_dim: int  # per head
-
-
-@dataclass(frozen=True)
-class KVShape:
-    """A whole model's keys and values for one token; every layer alike."""
-
-    num_layers: int
-    num_kv_heads: int
-    head_dim: int
-
-    @property
-    def num_values(self) -> int:
-        """Numbers stored for one token, keys and values together."""
-        return 2 * self.num_layers * self.num_kv_heads * self.head_dim
-
-
-def kv_shape(config: "PreTrainedConfig") -> KVShape:
-    """For a configuration that `check_supported` accepts; other ones have no single shape."""
-    shapes = layer_shapes(config)
-    return KVShape(len(shapes), shapes[0].num_kv_heads, shapes[0].key_dim)
-
-
 def layer_shapes(config: "PreTrainedConfig") -> list[LayerShape]:
-    """One for each layer, in their order."""
+    """One for each layer, in their order; for a configuration that `check_supported` accepts."""
     per_layer = getattr(config, "per_layer_config", None)
     layers = [per_layer[index] for index in range(config.num_hidden_layers)] if per_layer is not None else []
-    return [_layer_shape(layer) for layer in layers or [config] * config.num_hidden_layers]
+    shapes = [_layer_shape(layer) for layer in layers or [config] * config.num_hidden_layers]
+    return _double_sliding_layers(shapes, config) if config.model_type == "mimo_v2_flash" else shapes
+
+
+def _double_sliding_layers(shapes: list[LayerShape], config: Any) -> list[LayerShape]:
+    """This type's code gives its sliding layers twice the K/V heads that its configuration names."""
+    is_sliding = [kind == "sliding_attention" for kind in config.layer_types]
+    return [replace(s, num_kv_heads=2 * s.num_kv_heads) if k else s for s, k in zip(shapes, is_sliding, strict=True)]
 
 
 def _layer_shape(config: Any) -> LayerShape:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
+from batchpaged.attention.layer_shape import LayerShape
 from batchpaged.errors import ModelError
 from batchpaged.models.quiet import quiet_transformers
 
@@ -45,8 +46,7 @@ class AttentionLayer:
 
     index: int
     num_heads: int
-    num_kv_heads: int
-    head_dim: int
+    shape: LayerShape
     scaling: float | None  # factor on the scores; None: head_dim ** -0.5
     sliding_window: int | None  # tokens a query sees, itself included; None: all before it
     softcap: float | None
@@ -58,14 +58,13 @@ class _Call:
     """An attention call as it came."""
 
     layer: AttentionLayer
-    value_dim: int
     is_causal: bool
     has_mask: bool
     unknown: tuple[str, ...]  # arguments beyond those that are honoured or harmless
 
 
 def attention_layers(model: PreTrainedModel) -> tuple[AttentionLayer, ...]:
-    """The model's layers in order, each with K/V heads of the same shape.
+    """The model's layers in order.
 
     Runs the model on two tokens through an attention function that returns zeros; the model is as before afterwards.
     Raises ModelError where the model asks for something that cannot be honoured.
@@ -83,14 +82,10 @@ def attention_layers(model: PreTrainedModel) -> tuple[AttentionLayer, ...]:
 def _problem(calls: list[_Call], num_layers: int) -> str | None:
     if [call.layer.index for call in calls] != list(range(num_layers)):
         return f"its {num_layers} layers make {len(calls)} attention calls, where one for each in turn is needed"
-    if len({(call.layer.num_kv_heads, call.layer.head_dim) for call in calls}) > 1:
-        return "its layers have keys and values of different shapes"
     return next((problem for call in calls if (problem := _call_problem(call)) is not None), None)
 
 
 def _call_problem(call: _Call) -> str | None:
-    if call.value_dim != call.layer.head_dim:
-        return f"its keys and values differ in size ({call.layer.head_dim} and {call.value_dim} per head)"
     if not call.is_causal:
         return "its attention looks both ways"
     if call.has_mask:
@@ -128,13 +123,12 @@ def _recording(model: PreTrainedModel) -> Iterator[list[_Call]]:
 def _call(
     module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Any, arguments: Any
 ) -> _Call:
-    """query [1, num_heads, 2, head_dim]; key, value [1, num_kv_heads, 2, head_dim]"""
+    """query [1, num_heads, 2, head_dim]; key, value [1, num_kv_heads, 2, head_dim or value_dim]"""
     rest = dict(arguments)
     layer = AttentionLayer(
         index=getattr(module, "layer_idx", -1),
         num_heads=query.shape[1],
-        num_kv_heads=key.shape[1],
-        head_dim=key.shape[3],
+        shape=LayerShape(key.shape[1], key.shape[3], value.shape[3]),
         scaling=rest.pop("scaling", None),
         sliding_window=rest.pop("sliding_window", None),
         softcap=rest.pop("softcap", None),
@@ -144,7 +138,6 @@ def _call(
     unknown = tuple(sorted(name for name, given in rest.items() if given is not None and name not in _HARMLESS))
     return _Call(
         layer=layer,
-        value_dim=value.shape[3],
         is_causal=getattr(module, "is_causal", True) if is_causal is None else is_causal,
         has_mask=mask is not None,
         unknown=unknown,

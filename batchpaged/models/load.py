@@ -96,15 +96,11 @@ def load_model(
     """The model on `device`, ready for inference, every weight from its safetensors files.
 
     `attn_implementation` has to be registered with transformers. Raises ModelError where weights are missing, left over
-    or of the wrong shape, and where the model asks its attention for what is not supported.
+    or of the wrong shape. What the model asks its attention for, `attention_layers` tells.
     """
-    from batchpaged.models.layers import attention_layers
-
     model, info = _from_pretrained(resolved, dtype, device, attn_implementation)
     check_weights_complete(resolved.id, info)
-    model.eval().requires_grad_(False)
-    attention_layers(model)
-    return model
+    return model.eval().requires_grad_(False)
 
 
 def _from_pretrained(

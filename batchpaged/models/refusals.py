@@ -1,14 +1,12 @@
 """Why a model cannot be run, from its configuration alone: each function gives a reason, or None.
 
 What is needed: one attention call per layer through transformers' attention interface, causal, whose keys and values
-depend only on the tokens before them, all layers with heads of one shape. Then a prefix's blocks can be shared.
+depend only on the tokens before them. Then a prefix's blocks can be shared.
 """
 
 import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
-
-from batchpaged.models.kv_shape import layer_shapes
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
@@ -57,7 +55,6 @@ def _reasons(config: "PreTrainedConfig") -> Iterator[str | None]:
     yield shared_keys_and_values(config)
     yield alibi(config)
     yield no_attention_interface(model_class)
-    yield uneven_heads(config)
 
 
 def causal_class(config: "PreTrainedConfig") -> "ModelClass | None":
@@ -124,13 +121,3 @@ def no_attention_interface(model_class: "ModelClass") -> str | None:
     if hasattr(sys.modules[model_class.__module__], "ALL_ATTENTION_FUNCTIONS"):
         return None
     return f"its class {model_class.__name__} does not use transformers' attention interface"
-
-
-def uneven_heads(config: "PreTrainedConfig") -> str | None:
-    shapes = layer_shapes(config)
-    if len(set(shapes)) > 1:
-        return "its layers have keys and values of different shapes"
-    shape = shapes[0]
-    if shape.key_dim != shape.value_dim:
-        return f"its keys and values differ in size ({shape.key_dim} and {shape.value_dim} per head)"
-    return None

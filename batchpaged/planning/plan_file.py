@@ -4,7 +4,8 @@ plan.json is written last and by rename: a plan is whole or not there.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from batchpaged.atomic import replacing, write_text
+from batchpaged.errors import UnfinishedError
 from batchpaged.planning.order import Order, plan_order
 from batchpaged.planning.summary import PlanSummary, num_duplicates, num_prefix_groups, num_unique_tokens
 from batchpaged.planning.units import Unit, cut_units
@@ -30,8 +32,23 @@ PROMPTS_SCHEMA = pa.schema(
 
 
 def read_prompts(files: Sequence[Path]) -> pa.Table:
-    """All tokenised prompts, in input order."""
-    return pa.concat_tables([pq.read_table(path, schema=PROMPTS_SCHEMA) for path in files])
+    """All tokenised prompts, in input order. Raises UnfinishedError naming a file that cannot be read."""
+    return pa.concat_tables([_read_prompts(path) for path in files])
+
+
+def _read_prompts(path: Path) -> pa.Table:
+    with _explaining(path), pq.ParquetFile(path) as file:
+        return file.read().select(PROMPTS_SCHEMA.names).cast(PROMPTS_SCHEMA)
+
+
+@contextmanager
+def _explaining(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (pa.ArrowException, ValueError, KeyError, TypeError, IndexError) as error:
+        raise UnfinishedError(
+            f"{path} is damaged ({type(error).__name__}); start over with --fresh"
+        ) from error
 
 
 def plan_table(table: pa.Table, max_tokens: int, num_workers: int) -> tuple[PlanSummary, pa.Table, list[Unit]]:
@@ -88,18 +105,22 @@ def write_plan(folder: Path, summary: PlanSummary, rows: pa.Table, units: list[U
 
 
 def has_plan(folder: Path) -> bool:
-    return (folder / "plan.json").exists()
+    return (folder / "plan.json").exists() and (folder / "plan.parquet").exists()
 
 
 def read_plan(folder: Path) -> tuple[PlanSummary, list[Unit]]:
-    content = json.loads((folder / "plan.json").read_text())
-    units = [Unit(i, start, end) for i, (start, end) in enumerate(content["units"])]
-    return PlanSummary(**content["summary"]), units
+    """Raises UnfinishedError if the plan cannot be read."""
+    path = folder / "plan.json"
+    with _explaining(path):
+        content = json.loads(path.read_text())
+        units = [Unit(i, start, end) for i, (start, end) in enumerate(content["units"])]
+        return PlanSummary(**content["summary"]), units
 
 
 def read_unit(folder: Path, unit: int) -> pa.Table:
-    """The rows of one unit, in planned order: PROMPTS_SCHEMA."""
-    with pq.ParquetFile(folder / "plan.parquet") as file:
+    """The rows of one unit, in planned order: PROMPTS_SCHEMA. Raises UnfinishedError if the plan cannot be read."""
+    path = folder / "plan.parquet"
+    with _explaining(path), pq.ParquetFile(path) as file:
         return file.read_row_group(unit)
 
 

@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from batchpaged.planning.order import Order
 
 
@@ -31,8 +29,8 @@ def num_unique_tokens(order: Order) -> int:
 
 
 def num_duplicates(order: Order) -> int:
-    is_duplicate = (order.num_shared == order.num_tokens) & (order.num_tokens == np.roll(order.num_tokens, 1))
-    return int(is_duplicate[1:].sum())
+    # In sorted order no prompt is a mere beginning of the one before it: what shares all its tokens is equal.
+    return int((order.num_shared == order.num_tokens)[1:].sum())
 
 
 def num_prefix_groups(order: Order) -> int:

@@ -16,7 +16,7 @@ from batchpaged.config import Pipeline
 from batchpaged.evaluation.evaluator import Evaluator
 from batchpaged.planning.summary import PlanSummary
 from batchpaged.report.facts import ROWS_SCHEMA, TIMELINE_SCHEMA, EngineStats, PlanFacts, RunFacts
-from batchpaged.run.directory import RunDirectory, utc_now
+from batchpaged.run.directory import RunDirectory
 from batchpaged.run.unit_file import last_of_each_session, read_unit_facts
 
 PACKAGES = ("batchpaged", "torch", "transformers", "tokenizers", "pyarrow", "dask", "distributed")
@@ -45,7 +45,7 @@ def collect_facts(directory: RunDirectory, pipeline: Pipeline, summary: PlanSumm
         device=", ".join(sorted({unit["device"] for unit in computed})) or "none",
         versions=versions(),
         started_at=info["started_at"],
-        finished_at=utc_now(),
+        finished_at=directory.finished_at(),
         plan=_plan_facts(summary),
         rows=_rows(directory.units),
         engines=tuple(_engine_stats(last) for last in last_of_each_session(computed)),

@@ -13,8 +13,9 @@ import json
 import os
 import shutil
 import socket
+import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ import xxhash
 from batchpaged.atomic import write_text
 from batchpaged.errors import RunDirectoryError
 from batchpaged.run.fingerprint import changes, fingerprint
+from batchpaged.run.unit_file import DamagedUnit, read_unit_facts
 
 FORMAT = 1
 OWN_NAMES = {
@@ -69,22 +71,38 @@ class RunDirectory:
     def is_unit_done(self, unit: int) -> bool:
         return self.unit_file(unit).exists()
 
+    def finished_units(self, num_units: int) -> tuple[dict[int, dict[str, Any]], int]:
+        """Facts of the finished units, and how many were damaged: those are deleted, so that they are computed anew."""
+        facts, num_damaged = {}, 0
+        for unit in filter(self.is_unit_done, range(num_units)):
+            try:
+                facts[unit] = read_unit_facts(self.unit_file(unit))
+            except DamagedUnit:
+                self.unit_file(unit).unlink()
+                num_damaged += 1
+        return facts, num_damaged
+
+    def finished_at(self) -> str:
+        """When the output was published; a report that is written again keeps it."""
+        return _utc((self.output / "_SUCCESS").stat().st_mtime)
+
     def updated_at(self) -> str | None:
         """When the run last made progress that is on disk."""
         names = (self.units, self.prompts, self.path / "plan.json", self.output, self.report)
         times = [path.stat().st_mtime for path in names if path.exists()]
-        return datetime.fromtimestamp(max(times), timezone.utc).isoformat(timespec="seconds") if times else None
+        return _utc(max(times)) if times else None
 
     def owner(self) -> dict[str, Any] | None:
-        """Process that runs it now ({pid, host, started_at}), or None."""
-        lock = filelock.FileLock(self.path / "lock", timeout=0)
+        """Process that runs it now ({pid, host, started_at}); None if there is none, or if we may not know."""
         if not (self.path / "lock").exists():
             return None
         try:
-            with lock:
+            with filelock.FileLock(self.path / "lock", timeout=0):
                 return None
         except filelock.Timeout:
             return self._read_owner()
+        except OSError:
+            return None
 
     def _read_owner(self) -> dict[str, Any]:
         try:
@@ -94,33 +112,51 @@ class RunDirectory:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Held while a run goes on; the system releases it when the process dies, however it dies."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        try:
-            lock = filelock.FileLock(self.path / "lock", timeout=0).acquire()
-        except filelock.Timeout as error:
-            owner = self._read_owner()
-            raise RunDirectoryError(
-                f"{self.path} is in use by process {owner['pid']} on {owner['host']} since {owner['started_at']}; "
-                "wait for it, or give another --run-dir"
-            ) from error
-        with lock:
+        """Held while a run goes on; the system releases it when the process dies, however it dies.
+
+        Raises RunDirectoryError if another process holds it, or if nothing can be written here.
+        """
+        with self._acquire():
             owner = {"pid": os.getpid(), "host": socket.gethostname(), "started_at": utc_now()}
-            (self.path / "owner.json").write_text(json.dumps(owner))
+            write_text(self.path / "owner.json", json.dumps(owner))
             yield
+
+    def _acquire(self) -> AbstractContextManager:
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            return filelock.FileLock(self.path / "lock", timeout=0).acquire()
+        except filelock.Timeout as error:
+            raise RunDirectoryError(self._in_use(self._read_owner())) from error
+        except OSError as error:
+            raise RunDirectoryError(f"{self.path}: nothing can be written there ({error.strerror or error})") from error
+
+    def _in_use(self, owner: Mapping[str, Any]) -> str:
+        return (
+            f"{self.path} is in use by process {owner['pid']} on {owner['host']} since {owner['started_at']}; "
+            "wait for it, or give another --run-dir"
+        )
 
     def check_usable(self, identity: Mapping[str, Any], fresh: bool) -> None:
         """Raise RunDirectoryError unless the directory is new, of the same run, or to be cleared. Writes nothing."""
-        if self.path.exists() and not self.path.is_dir():
-            raise RunDirectoryError(f"{self.path} is a file; output.path must be a folder")
-        names = {p.name for p in self.path.iterdir()} if self.path.exists() else set()
-        strangers = sorted(name for name in names - OWN_NAMES if not name.startswith("."))
+        names = self._names()
+        # Only a run makes the lock; without it, even files that are called like a run's are somebody else's.
+        strangers = names if "lock" not in names else names - OWN_NAMES
         if strangers and not self.exists:
-            raise RunDirectoryError(
-                f"{self.path} holds other files ({', '.join(strangers[:3])}) and no run; give an empty folder"
-            )
+            shown = ", ".join(sorted(strangers)[:3])
+            raise RunDirectoryError(f"{self.path} holds other files ({shown}) and no run; give an empty folder")
+        owner = self.owner()
+        if owner is not None:
+            raise RunDirectoryError(self._in_use(owner))
         if not fresh and self.exists:
             self._check_same(identity)
+
+    def _names(self) -> set[str]:
+        try:
+            return {path.name for path in self.path.iterdir() if not path.name.startswith(".")}
+        except FileNotFoundError:
+            return set()
+        except OSError as error:
+            raise RunDirectoryError(f"{self.path} cannot be used as a run directory ({error.strerror})") from error
 
     def _check_same(self, identity: Mapping[str, Any]) -> None:
         info = self.info()
@@ -137,13 +173,17 @@ class RunDirectory:
         if fresh:
             self._clear()
         if not self.exists:
-            digest = fingerprint(identity)
-            run_id = f"{name}-{datetime.now(timezone.utc):%Y%m%dT%H%M%S}-{xxhash.xxh3_64_hexdigest(os.urandom(8))[:6]}"
-            info = {"format": FORMAT, "run_id": run_id, "name": name, "fingerprint": digest, "identity": identity}
-            write_text(self.path / "run.json", json.dumps({**info, "started_at": utc_now()}, indent=1))
+            self._create(name, identity)
+        self._check_same(identity)  # another process may have been quicker
         for folder in (self.prompts, self.units, self.sittings):
             folder.mkdir(exist_ok=True)
         return self.info()
+
+    def _create(self, name: str, identity: Mapping[str, Any]) -> None:
+        run_id = f"{name}-{datetime.now(timezone.utc):%Y%m%dT%H%M%S}-{xxhash.xxh3_64_hexdigest(os.urandom(8))[:6]}"
+        info = {"format": FORMAT, "run_id": run_id, "name": name, "fingerprint": fingerprint(identity)}
+        content = {**info, "started_at": utc_now(), "identity": identity}
+        write_text(self.path / "run.json", json.dumps(content, indent=1))
 
     def _clear(self) -> None:
         # run.json goes first: what is left of an interrupted clearing is no run.
@@ -153,4 +193,8 @@ class RunDirectory:
 
 
 def utc_now() -> str:
-    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+    return _utc(time.time())
+
+
+def _utc(timestamp: float) -> str:
+    return datetime.fromtimestamp(timestamp, timezone.utc).isoformat(timespec="seconds")

@@ -10,9 +10,17 @@ from pydantic import BaseModel
 SECTIONS = ("input", "prompt", "model", "sampling")
 
 
-def run_identity(pipeline: BaseModel, model_identity: str, files: list[dict[str, Any]]) -> dict[str, Any]:
-    """JSON-able: the deciding sections of the pipeline file, the model's identity and the input files."""
+def run_identity(
+    pipeline: BaseModel, model_identity: str, files: list[dict[str, Any]], rows_digest: str | None = None
+) -> dict[str, Any]:
+    """JSON-able: the deciding sections of the pipeline file, the model's identity and the input files.
+
+    With `rows_digest` the input are rows in memory: what they are counts, not the file they were put in.
+    """
     settings = pipeline.model_dump(mode="json", include=set(SECTIONS))
+    if rows_digest is not None:
+        settings["input"] = None
+        files = [{"path": "the rows given", "version": rows_digest}]
     return {"pipeline": settings, "model": model_identity, "input": files}
 
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import xxhash
@@ -12,9 +13,14 @@ import xxhash
 from batchpaged.atomic import replacing
 from batchpaged.dataset.schema import OUTPUT_COLUMNS
 from batchpaged.engine.engine import Completion
+from batchpaged.errors import UnfinishedError
 
 UNIT_SCHEMA = pa.schema([("ordinal", pa.int64()), ("row_id", pa.string()), *OUTPUT_COLUMNS])
 _METADATA_KEY = b"batchpaged"
+
+
+class DamagedUnit(UnfinishedError):
+    """A unit's file cannot be read; without it the unit is computed anew."""
 
 
 def result_row(prompt: dict[str, Any], outcome: Completion | str | None) -> dict[str, Any]:
@@ -37,18 +43,29 @@ def result_row(prompt: dict[str, Any], outcome: Completion | str | None) -> dict
 
 def prompt_hash(token_ids: list[int]) -> str:
     """xxh3-128, 32 hex digits, over the token ids as little-endian int32."""
-    return xxhash.xxh3_128_hexdigest(b"".join(token.to_bytes(4, "little") for token in token_ids))
+    return xxhash.xxh3_128_hexdigest(np.asarray(token_ids, dtype="<i4").tobytes())
 
 
 def write_unit(path: Path, rows: list[dict[str, Any]], facts: dict[str, Any]) -> None:
     """Publish a unit; `facts` (JSON-able) travel in the file's metadata, so that they are there exactly when it is."""
     schema = UNIT_SCHEMA.with_metadata({_METADATA_KEY: json.dumps(facts).encode()})
     with replacing(path) as temporary:
-        pq.write_table(pa.Table.from_pylist(rows, schema=schema), temporary, compression="zstd")
+        table = pa.Table.from_pylist(rows, schema=schema)
+        pq.write_table(table, temporary, compression="zstd", write_page_checksum=True)
 
 
 def read_unit_facts(path: Path) -> dict[str, Any]:
-    return json.loads(pq.read_schema(path).metadata[_METADATA_KEY])
+    """Raises DamagedUnit if the file is not what `write_unit` wrote, as far as its footer tells."""
+    try:
+        metadata = pq.read_metadata(path)
+        facts = json.loads(metadata.metadata[_METADATA_KEY])
+    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
+        if getattr(error, "errno", None) is not None:  # the disk's or the system's fault, and no reason to distrust it
+            raise
+        raise DamagedUnit(f"{path} is damaged ({type(error).__name__})") from error
+    if metadata.num_rows != facts["num_rows"]:
+        raise DamagedUnit(f"{path} is damaged: {metadata.num_rows} rows of {facts['num_rows']}")
+    return facts
 
 
 def last_of_each_session(facts: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

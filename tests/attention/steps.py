@@ -1,33 +1,57 @@
-"""Random steps whose sequences share blocks, and what each of their queries must see."""
+"""Random steps whose sequences share blocks."""
 
 import random
 
+from batchpaged.attention.plan import MIN_SHARED_BLOCKS
 from batchpaged.engine.step import SequenceStep, StepPlan
 
 
 def random_step(seed: int, block_size: int, max_blocks: int = 12, num_sequences: int = 7) -> tuple[StepPlan, int]:
     """-> (plan, number of blocks used). Block tables branch like a prefix tree; some sequences decode, some prefill."""
     rng = random.Random(seed)
-    tables: list[list[int]] = []
-    num_blocks = 0
-    steps, positions, slots = [], [], []
+    tables: list[tuple[int, ...]] = []
+    steps, num_blocks = [], 0
     for seq_id in range(rng.randint(1, num_sequences)):
-        num_shared = 0
-        table: list[int] = []
+        shared: tuple[int, ...] = ()
         if tables and rng.random() < 0.8:
             parent = rng.choice(tables)
-            num_shared = rng.randint(0, len(parent) - 1)
-            table = parent[:num_shared]
+            shared = parent[: rng.randint(0, len(parent) - 1)]
         num_own = rng.randint(1, max_blocks)
-        table = table + list(range(num_blocks, num_blocks + num_own))
+        table = (*shared, *range(num_blocks, num_blocks + num_own))
         num_blocks += num_own
-        own_slots = num_own * block_size
-        context = num_shared * block_size + rng.randint(own_slots - block_size + 1, own_slots)
-        query = 1 if rng.random() < 0.5 else rng.randint(1, context - num_shared * block_size)
+        context = len(table) * block_size - rng.randint(0, block_size - 1)
+        query = 1 if rng.random() < 0.5 else rng.randint(1, context - len(shared) * block_size)
         tables.append(table[: context // block_size] or table)
-        steps.append(SequenceStep(seq_id, query, context, tuple(table), None))
-        for p in range(context - query, context):
-            positions.append(p)
-            slots.append(table[p // block_size] * block_size + p % block_size)
-    tokens = tuple(rng.randrange(100) for _ in positions)
-    return StepPlan(tokens, tuple(positions), tuple(slots), tuple(steps), ()), num_blocks
+        steps.append(SequenceStep(seq_id, query, context, table, None))
+    return step_plan(steps, block_size), num_blocks
+
+
+def nested_step(seed: int, block_size: int, num_levels: int = 3) -> tuple[StepPlan, int]:
+    """-> (plan, number of blocks used). Shared runs of equal length nest in levels, each level's groups nearly as large
+    as those above them: work items of one query are then as alike in shape as can be.
+    """
+    rng = random.Random(seed)
+    run = MIN_SHARED_BLOCKS + rng.randint(0, 1)
+    levels = [tuple(range(level * run, (level + 1) * run)) for level in range(num_levels)]
+    num_blocks, steps = num_levels * run, []
+    for seq_id in range(rng.randint(9, 24)):
+        depth = num_levels if rng.random() < 0.8 else rng.randint(0, num_levels - 1)
+        shared = sum(levels[:depth], ())
+        num_own = rng.choice([1, 1, 2, run])
+        table = (*shared, *range(num_blocks, num_blocks + num_own))
+        num_blocks += num_own
+        context = len(table) * block_size - rng.randint(0, block_size - 1)
+        query = 1 if rng.random() < 0.8 else rng.randint(1, context - len(shared) * block_size)
+        steps.append(SequenceStep(seq_id, query, context, table, None))
+    rng.shuffle(steps)
+    return step_plan(steps, block_size), num_blocks
+
+
+def step_plan(steps: list[SequenceStep], block_size: int) -> StepPlan:
+    """The plan of these sequences; token ids do not matter to attention."""
+    positions, slots = [], []
+    for step in steps:
+        for position in range(step.context_length - step.query_length, step.context_length):
+            positions.append(position)
+            slots.append(step.block_table[position // block_size] * block_size + position % block_size)
+    return StepPlan((0,) * len(positions), tuple(positions), tuple(slots), tuple(steps), ())

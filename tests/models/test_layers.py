@@ -6,7 +6,7 @@ from tiny_models import TINY, WINDOW, tiny_model
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
 from batchpaged.errors import ModelError
-from batchpaged.models.kv_shape import KVShape, kv_shape
+from batchpaged.models.kv_shape import layer_shapes
 from batchpaged.models.layers import attention_layers
 
 
@@ -15,11 +15,13 @@ def test_the_configuration_tells_the_shape_that_the_model_uses(name: str) -> Non
     model = tiny_model(name)
     layers = attention_layers(model)
     assert [layer.index for layer in layers] == list(range(model.config.num_hidden_layers))
-    assert kv_shape(model.config) == KVShape(len(layers), layers[0].num_kv_heads, layers[0].head_dim)
+    assert layer_shapes(model.config) == [layer.shape for layer in layers]
 
 
-def test_kv_shape_counts_keys_and_values() -> None:
-    assert kv_shape(TINY["llama"]()).num_values == 2 * 3 * 2 * 16
+def test_layer_shapes_count_keys_and_values() -> None:
+    assert [shape.num_values for shape in layer_shapes(TINY["llama"]())] == [2 * (16 + 16)] * 3
+    assert [shape.num_values for shape in layer_shapes(TINY["deepseek_v3"]())] == [4 * (24 + 16)] * 3
+    assert [shape.head_dim for shape in layer_shapes(TINY["gemma4_text"]())] == [16, 32, 16, 32]
 
 
 def test_windows_caps_and_sinks_are_seen() -> None:

@@ -1,0 +1,59 @@
+"""Which engine a worker process has: one at a time, since each takes what memory there is."""
+
+import gc
+import sys
+import threading
+from collections.abc import Callable
+
+from batchpaged.cluster.engine_worker import EngineWorker
+from batchpaged.errors import UnfinishedError
+
+
+class CurrentEngine:
+    """The engine of the sitting that asked last. May be used from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._current: tuple[str, EngineWorker] | None = None  # (sitting, its engine)
+        self._ended: set[str] = set()  # sittings that are over
+        self._stopping: list[EngineWorker] = []  # their threads may still be alive
+
+    def of(self, sitting: str, make: Callable[[], EngineWorker]) -> EngineWorker:
+        """The sitting's engine, made if it is not there; one that an earlier sitting left behind is freed first.
+
+        Raises UnfinishedError for a sitting that is over: on a cluster that outlives its clients, tasks do as well.
+        """
+        with self._lock:
+            if sitting in self._ended:
+                raise UnfinishedError("this sitting of the run is over")
+            if self._current is None or self._current[0] != sitting:
+                self._drop()
+                self._wait_for_memory()
+                self._current = sitting, make()
+            return self._current[1]
+
+    def end(self, sitting: str) -> None:
+        """Free the sitting's engine, if it has one here. Does not wait for its present step."""
+        with self._lock:
+            self._ended.add(sitting)
+            if self._current is not None and self._current[0] == sitting:
+                self._drop()
+
+    def _drop(self) -> None:
+        if self._current is not None:
+            sitting, engine = self._current
+            self._current = None
+            self._ended.add(sitting)
+            self._stopping.append(engine)
+            engine.stop()
+
+    def _wait_for_memory(self) -> None:
+        """Until dropped engines are gone: the next one looks how much memory is free."""
+        if not self._stopping:
+            return
+        while self._stopping:
+            self._stopping.pop().join()
+        gc.collect()
+        torch = sys.modules.get("torch")  # not imported for an engine that never came to be
+        if torch is not None and torch.cuda.is_initialized():
+            torch.cuda.empty_cache()

@@ -1,0 +1,117 @@
+"""A whole run behind `batchpaged run`: from a pipeline to its report, or on from where an earlier sitting stopped."""
+
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from distributed import Client
+
+from batchpaged.cluster.graph import run_graph
+from batchpaged.cluster.job import Job
+from batchpaged.cluster.local import connecting, count_workers
+from batchpaged.config import Pipeline
+from batchpaged.errors import RefusedError, UnfinishedError
+from batchpaged.planning.plan_file import read_plan
+from batchpaged.prepare import Prepared, find_model, judge_model, open_input
+from batchpaged.report.html import write_html
+from batchpaged.report.json import write_json
+from batchpaged.report.metrics import build_report
+from batchpaged.report.prometheus import write_prometheus
+from batchpaged.run.collect import Sitting, collect_facts
+from batchpaged.run.directory import RunDirectory
+from batchpaged.run.fingerprint import run_identity
+from batchpaged.run.progress import Progress, ProgressReporter
+
+
+@dataclass(frozen=True)
+class RunResult:
+    report: dict[str, Any]  # report.json
+    run_dir: Path
+    exit_code: int  # 0: done; 1: done, a gate failed
+
+
+def run_pipeline(
+    pipeline: Pipeline,
+    reporter: ProgressReporter,
+    run_dir: Path | str | None = None,
+    fresh: bool = False,
+    rows_digest: str | None = None,
+) -> RunResult:
+    """Run, or go on. `rows_digest` stands for the input's files where they are copies of rows in memory.
+
+    Raises RefusedError before anything is written, and UnfinishedError afterwards.
+    """
+    started = time.perf_counter()
+    source, model = open_input(pipeline), find_model(pipeline, reporter.note)
+    directory = RunDirectory(pipeline.output.path if run_dir is None else run_dir)
+    identity = run_identity(pipeline, model.identity, source.fingerprint(), rows_digest)
+    directory.check_usable(identity, fresh)
+    with ExitStack() as stack:
+        get_client = None
+        if fresh or not directory.is_finished:  # worker processes start while this one judges the model
+            get_client = stack.enter_context(connecting(pipeline.cluster, pipeline.engine.device, reporter.note))
+        prepared = judge_model(pipeline, source, model)
+        client = get_client and _await_client(get_client, reporter)
+        stack.enter_context(directory.lock())
+        info = directory.open(pipeline.name, identity, fresh)
+        with _going_on_later(directory):
+            if client is not None:
+                _compute(client, prepared, directory, info["run_id"], reporter, started)
+            else:
+                reporter.note(f"{directory.path} is finished already; --fresh would start over")
+            report = _write_report(pipeline, directory, reporter)
+    is_passed = all(gate["passed"] for gate in report["gates"])
+    return RunResult(report, directory.path, 0 if is_passed else 1)
+
+
+def _await_client(get_client: Callable[[], Client], reporter: ProgressReporter) -> Client:
+    reporter.update(Progress("load", 0, 1, "clusters"))
+    client = get_client()
+    reporter.update(Progress("load", 1, 1, "clusters"))
+    return client
+
+
+@contextmanager
+def _going_on_later(directory: RunDirectory) -> Iterator[None]:
+    """Once the run directory is written, nothing is refused any more: what goes wrong leaves the run unfinished."""
+    try:
+        yield
+    except RefusedError as error:
+        raise UnfinishedError(str(error)) from error
+    except OSError as error:
+        raise UnfinishedError(f"{error.filename or directory.path}: {error.strerror or error}") from error
+
+
+def _compute(
+    client: Client, prepared: Prepared, directory: RunDirectory, run_id: str, reporter: ProgressReporter, started: float
+) -> None:
+    """Everything between the checks and the report; what earlier sittings finished is kept."""
+    num_workers, num_per_host = count_workers(client, prepared.pipeline.cluster)
+    job = Job(
+        pipeline=prepared.pipeline,
+        source=prepared.source,
+        model=prepared.model,
+        run_id=run_id,
+        sitting=uuid.uuid4().hex[:12],
+        run_path=str(directory.path.resolve()),
+        num_workers=num_workers,
+        num_workers_per_host=num_per_host,
+    )
+    with client.as_current():  # a program may have a client of its own
+        seconds = run_graph(client, job, reporter)
+    Sitting({**seconds, "total": time.perf_counter() - started}).write(directory.sittings, job.sitting)
+
+
+def _write_report(pipeline: Pipeline, directory: RunDirectory, reporter: ProgressReporter) -> dict[str, Any]:
+    reporter.update(Progress("report", 0, 3, "files"))
+    facts = collect_facts(directory, pipeline, read_plan(directory.path)[0])
+    report = build_report(facts)
+    write_html(report, facts, directory.path / "report.html")
+    write_prometheus(report, directory.path / "metrics.prom")
+    write_json(report, directory.report)  # last: with it the run counts as finished
+    reporter.update(Progress("report", 3, 3, "files"))
+    return report

@@ -1,0 +1,108 @@
+"""From configuration to a running engine."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from engine.real_engine import Reference, completions
+from tiny_models import save_tiny, tiny_tokenizer
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM
+
+from batchpaged.attention.layer_shape import LayerShape
+from batchpaged.config import EngineConfig, ModelConfig
+from batchpaged.engine import build
+from batchpaged.engine.build import build_engine, choose_device, default_num_threads, kv_bytes_per_token, num_kv_blocks
+from batchpaged.engine.engine import Engine
+from batchpaged.engine.sampling_params import SamplingParams
+from batchpaged.errors import ModelError
+from batchpaged.models.resolve import ResolvedModel
+
+LAYERS = (LayerShape(2, 16, 16), LayerShape(4, 24, 8))  # 64 and 128 numbers per token
+F32 = torch.float32
+
+
+def build_from(folder: Path, run_id: str = "run", **engine: object) -> Engine:
+    resolved = ResolvedModel("tiny", folder, "folder", "identity")
+    model = ModelConfig(id=str(folder), max_model_len=256)
+    config = EngineConfig(**({"kv_cache": 64, "block_size": 16} | engine))
+    return build_engine(resolved, model, config, "cpu", run_id, num_threads=1)
+
+
+def test_an_engine_of_a_model_folder_generates_what_generate_does(tmp_path: Path) -> None:
+    prompts = [[1, *range(10, 40), last] for last in (50, 60, 70)]
+    engine = build_from(save_tiny(tmp_path / "model"))
+    outputs = completions(engine, prompts, SamplingParams(max_tokens=6, ignore_eos=True))
+    Reference("llama", prompts, 6).check([output.token_ids for output in outputs])
+    assert outputs[0].text == tiny_tokenizer().decode(list(outputs[0].token_ids), skip_special_tokens=True)
+
+
+def test_limits_come_from_the_configuration(tmp_path: Path) -> None:
+    engine = build_from(save_tiny(tmp_path / "model"), block_size=32, prefix_cache=False)
+    assert (engine.pool.num_blocks, engine.pool.block_size) == (64, 32)
+    assert engine.scheduler.cache is None
+
+
+def test_hashes_are_seeded_by_run_model_and_dtype(tmp_path: Path) -> None:
+    folder = save_tiny(tmp_path / "model")
+    assert build_from(folder, run_id="a").scheduler.cache._root == b"a|identity|torch.float32"
+
+
+def test_a_model_that_asks_for_more_than_can_be_honoured_is_refused(tmp_path: Path) -> None:
+    """Though its configuration gives no reason: what a model does is seen once it is there."""
+    config = CONFIG_MAPPING["diffllama"](
+        vocab_size=300, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2, pad_token_id=0
+    )
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    tiny_tokenizer().save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match="make 4 attention calls"):
+        build_from(tmp_path)
+
+
+def test_kv_bytes_count_keys_and_values_of_every_layer() -> None:
+    assert kv_bytes_per_token(LAYERS, torch.float32) == (2 * 32 + 4 * 32) * 4
+    assert kv_bytes_per_token(LAYERS, torch.bfloat16) == (2 * 32 + 4 * 32) * 2
+
+
+@pytest.mark.parametrize(
+    ("kv_cache", "num_blocks"),
+    [(77, 77), ("1MiB", 2**20 // (768 * 16)), ("auto", 2**24 // (768 * 16))],
+)
+def test_number_of_blocks(monkeypatch: pytest.MonkeyPatch, kv_cache: str | int, num_blocks: int) -> None:
+    monkeypatch.setattr(build.psutil, "virtual_memory", lambda: type("Memory", (), {"available": 2**25}))
+    assert num_kv_blocks(EngineConfig(kv_cache=kv_cache), LAYERS, F32, "cpu") == num_blocks
+
+
+def test_a_cache_that_holds_no_block_is_refused() -> None:
+    with pytest.raises(ModelError, match="does not hold one block .*raise it"):
+        num_kv_blocks(EngineConfig(kv_cache="1KiB"), LAYERS, F32, "cpu")
+
+
+@pytest.mark.parametrize(
+    ("requested", "num_gpus", "worker_index", "device"),
+    [
+        ("auto", 0, 3, "cpu"),
+        ("cpu", 2, 0, "cpu"),
+        ("auto", 2, 0, "cuda:0"),
+        ("auto", 2, 1, "cuda:1"),
+        ("cuda", 2, 2, "cuda:0"),
+    ],
+)
+def test_device(monkeypatch: pytest.MonkeyPatch, requested: str, num_gpus: int, worker_index: int, device: str) -> None:
+    _set_gpus(monkeypatch, num_gpus)
+    assert choose_device(requested, worker_index) == device
+
+
+def test_a_gpu_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    _set_gpus(monkeypatch, 0)
+    with pytest.raises(ModelError, match="sees no GPU"):
+        choose_device("cuda", 0)
+
+
+def _set_gpus(monkeypatch: pytest.MonkeyPatch, num_gpus: int) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: num_gpus > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: num_gpus)
+
+
+def test_threads_are_shared_between_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build.os, "sched_getaffinity", lambda pid: set(range(6)), raising=False)
+    assert [default_num_threads(num_workers) for num_workers in (1, 2, 4, 9)] == [6, 3, 1, 1]

@@ -1,0 +1,48 @@
+"""Prompt tables for the planner, and what it must find in them by brute force."""
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+from hypothesis import strategies as st
+
+from batchpaged.planning.plan_file import PROMPTS_SCHEMA
+
+Prompts = Sequence[Sequence[int]]
+
+_TOKENS = st.integers(0, 2) | st.sampled_from([255, 256, 65_536, 2**24, 2**31 - 1])  # bytes of all four places differ
+PROMPT_LISTS = st.lists(st.lists(_TOKENS, max_size=8), max_size=30)
+
+
+def token_array(prompts: Prompts) -> pa.ListArray:
+    return pa.array([list(prompt) for prompt in prompts], pa.list_(pa.int32()))
+
+
+def prompt_table(prompts: Sequence[Sequence[int] | None], num_truncated: int = 0) -> pa.Table:
+    """Row i has id `row i`; a prompt that is None has failed, and the first `num_truncated` others were truncated."""
+    rows = []
+    for ordinal, prompt in enumerate(prompts):
+        is_truncated = prompt is not None and num_truncated > 0
+        num_truncated -= is_truncated
+        rows.append(
+            {
+                "ordinal": ordinal,
+                "row_id": f"row {ordinal}",
+                "token_ids": None if prompt is None else list(prompt),
+                "num_truncated": 5 if is_truncated else 0,
+                "status": "failed" if prompt is None else "truncated" if is_truncated else "ok",
+                "error": "no text" if prompt is None else None,
+            }
+        )
+    return pa.Table.from_pylist(rows, PROMPTS_SCHEMA)
+
+
+def num_tree_nodes(prompts: Prompts) -> int:
+    """Unique tokens: nodes of a trie, built token by token."""
+    root: dict = {}
+    num_nodes = 0
+    for prompt in prompts:
+        node = root
+        for token in prompt:
+            num_nodes += token not in node
+            node = node.setdefault(token, {})
+    return num_nodes

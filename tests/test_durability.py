@@ -1,0 +1,181 @@
+"""A run that is interrupted and killed in every way, each time in the middle of inference, and comes to its end.
+
+The sittings of one run follow each other in `story`; the tests look at what each has left behind.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import tiny_runs
+import yaml
+
+from batchpaged import api
+
+NUM_ROWS = 160
+MAIN = [sys.executable, "-c", "from batchpaged.cli import main; main()"]
+PATIENCE = 120  # seconds, on a machine that is busy with other things
+
+
+@dataclass(frozen=True)
+class Sitting:
+    exit_code: int  # negative: the signal that ended it
+    stderr: str
+    units: dict[str, tuple[int, int]]  # what was finished when it had ended: inode and time of each file
+    num_left_alive: int  # processes that it started and that stayed
+
+
+class Run:
+    def __init__(self, folder: Path, pipeline: dict) -> None:
+        self.folder, self.run_dir = folder, folder / "run"
+        (folder / "pipeline.yaml").write_text(yaml.safe_dump(pipeline))
+        self.process: subprocess.Popen | None = None
+
+    def start(self) -> "Run":
+        self.stderr = (self.folder / "stderr.txt").open("w")
+        command = [*MAIN, "run", "pipeline.yaml"]
+        self.process = subprocess.Popen(
+            command, cwd=self.folder, stdout=self.stderr, stderr=self.stderr, start_new_session=True
+        )
+        return self
+
+    def wait_for_units(self, num_more: int) -> "Run":
+        wanted = len(self.units()) + num_more
+        self._wait(lambda: len(self.units()) >= wanted)
+        self.children = psutil.Process(self.process.pid).children(recursive=True)
+        return self
+
+    def units(self) -> dict[str, tuple[int, int]]:
+        files = sorted((self.run_dir / "units").glob("unit-*.parquet"))
+        return {path.name: (path.stat().st_ino, path.stat().st_mtime_ns) for path in files}
+
+    def kill_worker(self) -> None:
+        [worker] = [child for child in self.children if "--multiprocessing-fork" in child.cmdline()]
+        worker.kill()
+
+    def end(self) -> Sitting:
+        exit_code = self.process.wait(PATIENCE)
+        gone, alive = psutil.wait_procs(self.children, timeout=20)
+        self.stderr.close()
+        text = (self.folder / "stderr.txt").read_text()
+        return Sitting(exit_code, text, self.units(), len(alive))
+
+    def _wait(self, is_reached) -> None:
+        end = time.monotonic() + PATIENCE
+        while not is_reached():
+            assert self.process.poll() is None, (self.folder / "stderr.txt").read_text()
+            assert time.monotonic() < end
+            time.sleep(0.02)
+
+
+@pytest.fixture(scope="module")
+def pipeline():
+    folder = tiny_runs.new_path("durability")
+    folder.mkdir()
+    rows = [{"id": i, "question": f"{tiny_runs.DOCUMENTS[i * 7 % 6]} Question {i * 37 % NUM_ROWS}"} for i in range(NUM_ROWS)]
+    pq.write_table(pa.Table.from_pylist(rows), folder / "rows.parquet")
+    return {
+        "name": "durable",
+        "input": {"path": str(folder / "rows.parquet"), "id_column": "id"},
+        "prompt": {"user": "{{ question }}"},
+        "model": {"id": str(tiny_runs.model()), "max_model_len": 320},
+        "engine": {"kv_cache": 300, "max_sequences": 8, "max_batch_tokens": 256, "device": "cpu"},
+        "sampling": {"max_tokens": 60, "ignore_eos": True, "temperature": 1.0, "seed": 5},
+        "output": {"path": "run"},
+    }
+
+
+@pytest.fixture(scope="module")
+def story(pipeline):
+    folder = tiny_runs.new_path("story")
+    folder.mkdir()
+    run, sittings = Run(folder, pipeline), {}
+    run.start().wait_for_units(1)
+    os.killpg(run.process.pid, signal.SIGINT)  # Ctrl-C in a terminal reaches every process
+    sittings["interrupted"] = run.end()
+    run.start().wait_for_units(1)
+    os.killpg(run.process.pid, signal.SIGKILL)
+    sittings["all killed"] = run.end()
+    run.start().wait_for_units(1)
+    run.process.kill()
+    sittings["client killed"] = run.end()
+    run.start().wait_for_units(1)
+    run.kill_worker()
+    sittings["worker killed"] = run.end()
+    yield run, sittings
+    if run.process.poll() is None:
+        os.killpg(run.process.pid, signal.SIGKILL)
+
+
+def test_each_sitting_ended_as_it_should(story):
+    codes = {name: sitting.exit_code for name, sitting in story[1].items()}
+    killed = -signal.SIGKILL
+    assert codes == {"interrupted": 3, "all killed": killed, "client killed": killed, "worker killed": 0}
+
+
+def test_every_sitting_was_in_the_middle_of_inference(story):
+    counts = [len(sitting.units) for sitting in story[1].values()]
+    assert 0 < counts[0] < counts[1] < counts[2] < counts[3]
+    assert counts[3] == api.status(story[0].run_dir).num_units
+
+
+def test_no_process_outlives_its_client(story):
+    assert [sitting.num_left_alive for sitting in story[1].values()] == [0, 0, 0, 0]
+
+
+def test_finished_units_are_never_computed_again(story):
+    last = story[1]["worker killed"].units
+    for sitting in story[1].values():
+        assert sitting.units.items() <= last.items()
+
+
+def test_an_interrupted_run_says_how_to_go_on_and_nothing_else(story):
+    lines = story[1]["interrupted"].stderr.splitlines()
+    shown = [line for line in lines if not line.startswith("[")]
+    assert shown == ["interrupted", "Finished units are kept. To go on:", "  batchpaged run pipeline.yaml"]
+
+
+def test_a_lost_worker_is_noted_and_replaced(story):
+    assert "1 worker lost; unfinished units are computed again" in story[1]["worker killed"].stderr
+    assert "Traceback" not in story[1]["worker killed"].stderr
+
+
+def test_no_row_is_lost_or_doubled_and_all_are_as_if_nothing_had_happened(story, pipeline):
+    undisturbed = api.run(
+        {**pipeline, "cluster": {"scheduler": tiny_runs.cluster().scheduler_address}},
+        run_dir=tiny_runs.new_path("undisturbed"),
+    )
+    ours, theirs = (tiny_runs.output(path).drop(["cached_tokens"]) for path in (story[0].run_dir, undisturbed.run_dir))
+    assert ours["id"].to_pylist() == list(range(NUM_ROWS))
+    assert ours.equals(theirs)
+
+
+def test_the_report_covers_all_sittings(story):
+    report = json.loads((story[0].run_dir / "report.json").read_text())
+    assert report["rows"]["succeeded"] == NUM_ROWS
+    assert report["tokens"]["completion"] == 60 * NUM_ROWS
+    assert report["tokens"]["prompt"] == report["tokens"]["cached"] + report["tokens"]["prefilled"]
+    assert len(report["workers"]) == 5  # engines: one of each sitting, and the one after the lost worker
+    assert report["time"]["infer"] > 0 and report["time"]["total"] >= report["time"]["infer"]
+
+
+def test_a_run_that_is_ended_while_it_starts_has_written_nothing(pipeline):
+    folder = tiny_runs.new_path("terminated")
+    folder.mkdir()
+    run = Run(folder, pipeline).start()
+    run._wait(lambda: psutil.Process(run.process.pid).children())  # a worker process is being started
+    run.children = psutil.Process(run.process.pid).children(recursive=True)
+    run.process.terminate()
+    sitting = run.end()
+    assert (sitting.exit_code, sitting.num_left_alive) == (3, 0)
+    assert sitting.stderr.splitlines()[0] == "interrupted"
+    assert not run.run_dir.exists()

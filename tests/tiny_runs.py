@@ -1,0 +1,173 @@
+"""Whole runs over a tiny random model: its folder, an awkward data set, and one Dask cluster for all tests.
+
+Starting worker processes and importing torch in them takes seconds, so tests share what can be shared. Everything is
+made on first use and lives until the tests end.
+"""
+
+import atexit
+import functools
+import itertools
+import logging
+import os
+import random
+import tempfile
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import dask
+import pyarrow as pa
+import pyarrow.parquet as pq
+from distributed import Client, LocalCluster
+from tiny_models import save_tiny
+
+from batchpaged import api
+from batchpaged.cluster import local
+
+SYSTEM = "Answer from the document."
+USER = (
+    "{{ document }}{% for question in questions %} {{ question }}{% endfor %}"
+    "{{ '' if divisor else 1 // divisor }}{{ '' if when.year }}"
+)
+DOCUMENTS = [f"Document {i}. " + "Many questions share this sentence. " * (1 + i % 3) for i in range(6)]
+MAX_TOKENS = 8
+SHARDS = {"b.parquet": 25, "a.parquet": 0, "c.parquet": 29, "d.parquet": 6}  # rows by file
+NUM_ROWS = sum(SHARDS.values())
+# Rows that cannot be computed, and a piece of the reason that each gets.
+FAILED = {7: "null", 18: "empty prompt", 29: "too long", 40: "ZeroDivisionError", 51: "cannot be read"}
+DUPLICATES = (3, 44)
+
+# Threads of torch that spin while they wait bring a shared machine to a standstill.
+os.environ["OMP_WAIT_POLICY"] = "passive"
+
+_numbers = itertools.count()
+
+
+@functools.cache
+def folder() -> Path:
+    holder = tempfile.TemporaryDirectory(prefix="batchpaged-tests-", ignore_cleanup_errors=True)
+    atexit.register(holder.cleanup)
+    return Path(holder.name)
+
+
+def new_path(name: str) -> Path:
+    """A path where nothing is yet."""
+    return folder() / f"{name}-{next(_numbers)}"
+
+
+@functools.cache
+def model() -> Path:
+    return save_tiny(folder() / "model")
+
+
+# --- the data set ---
+
+
+def rows() -> list[dict[str, Any]]:
+    """In input order, which is shuffled: neighbours share nothing but the system text."""
+    pairs = [(i % len(DOCUMENTS), i) for i in range(NUM_ROWS)]
+    random.Random(0).shuffle(pairs)
+    made = [_row(document, question) for document, question in pairs]
+    made[DUPLICATES[1]] |= {key: made[DUPLICATES[0]][key] for key in ("document", "questions")}
+    made[7] |= {"document": None}
+    made[18] |= {"document": " ", "questions": []}
+    made[29] |= {"questions": ["long " * 100]}
+    made[40] |= {"divisor": 0}
+    made[51] |= {"when": 10**12}
+    return made
+
+
+def _row(document: int, question: int) -> dict[str, Any]:
+    return {
+        "id": f"row-{question}",
+        "document": DOCUMENTS[document],
+        "questions": [f"What is {question}?"] + ["And why?"] * (question % 2),
+        "divisor": 1 + question % 3,
+        "when": int(datetime(2024, 1, 1 + question % 28, tzinfo=timezone.utc).timestamp()),
+        "settings": {"level": question % 5 or None, "names": ["x", None][: question % 3]},
+        "large": None if question % 4 == 0 else f"large {question}",
+        "answers": [f"answer {question}"],
+    }
+
+
+SCHEMA = pa.schema(
+    [
+        ("id", pa.string()),
+        ("document", pa.dictionary(pa.int8(), pa.string())),
+        ("questions", pa.list_(pa.string())),
+        ("divisor", pa.int64()),
+        ("when", pa.timestamp("s", "Europe/Paris")),
+        ("settings", pa.struct([("level", pa.int64()), ("names", pa.list_(pa.string()))])),
+        ("large", pa.large_string()),
+        ("answers", pa.list_(pa.string())),
+    ]
+)
+
+
+@functools.cache
+def data() -> Path:
+    """A folder of Parquet files; one has no rows, and in another a column is nothing but nulls, without a type."""
+    target, first, everything = folder() / "data", 0, rows()
+    target.mkdir()
+    for name in sorted(SHARDS):
+        table = pa.Table.from_pylist(everything[first : first + SHARDS[name]], SCHEMA)
+        nothing = pa.nulls(table.num_rows) if name == "b.parquet" else pa.array([f"{name} {i}" for i in range(table.num_rows)])
+        table = table.append_column("nothing", nothing)
+        pq.write_table(table, target / name, row_group_size=10)
+        first += table.num_rows
+    return target
+
+
+# --- the cluster ---
+
+
+@functools.cache
+def cluster() -> LocalCluster:
+    """One worker process that outlives the runs on it, as in a cluster that somebody else started."""
+    with local._without_main_module(), dask.config.set(local._local_settings()):
+        made = LocalCluster(
+            n_workers=1,
+            threads_per_worker=4,
+            host="127.0.0.1",
+            dashboard_address="127.0.0.1:0",
+            memory_limit=0,
+            silence_logs=logging.CRITICAL,
+        )
+    atexit.register(made.close)
+    return made
+
+
+def on_workers(function: Any, *args: Any) -> list[Any]:
+    with Client(cluster(), set_as_default=False) as client:
+        return list(client.run(function, *args).values())
+
+
+# --- runs ---
+
+
+def pipeline(run_dir: Path, **sections: Any) -> dict[str, Any]:
+    """A pipeline file's content; a section given takes the place of the usual one."""
+    return {
+        "name": "tiny",
+        "input": {"path": str(data()), "id_column": "id"},
+        "prompt": {"system": SYSTEM, "user": USER},
+        "model": {"id": str(model()), "max_model_len": 320},
+        "engine": {"kv_cache": 300, "max_sequences": 16, "max_batch_tokens": 256, "device": "cpu"},
+        "sampling": {"max_tokens": MAX_TOKENS},
+        "evaluate": {"references": "answers", "metrics": ["exact_match", "f1"]},
+        "gates": ["prefix_cache_hit_rate >= 0.5", f"failed_rows <= {len(FAILED)}"],
+        "cluster": {"scheduler": cluster().scheduler_address},
+        "output": {"path": str(run_dir)},
+        **sections,
+    }
+
+
+@functools.cache
+def finished_run() -> api.RunResult:
+    """Of the usual pipeline. Its directory may be read and run again, but is not to be changed."""
+    return api.run(pipeline(new_path("finished")))
+
+
+def output(run_dir: Path, columns: list[str] | None = None) -> pa.Table:
+    """All output rows, file by file."""
+    return pa.concat_tables(pq.read_table(path, columns=columns) for path in sorted((run_dir / "output").glob("*.parquet")))
