@@ -40,18 +40,27 @@ def tokenise_part(job: Job, index: int) -> dict[str, float]:
 def build_prompts(
     pipeline: Pipeline, source: Source, part: Part, model: ResolvedModel
 ) -> tuple[pa.Table, dict[str, float]]:
-    """-> (PROMPTS_SCHEMA, one row per input row; seconds spent reading and tokenising)."""
+    """-> (PROMPTS_SCHEMA, one row per input row; seconds spent reading and tokenising).
+
+    All columns are read, not only those of the prompt: a damaged one must show now, not when the output is written.
+    """
     builder = _prompt_builder(pipeline, model)
     id_column = pipeline.input.id_column
-    columns = list(dict.fromkeys([*builder.columns, *([id_column] if id_column else [])]))
     started = time.perf_counter()
-    rows = source.read(part, columns)
+    rows = source.read(part)
     read = time.perf_counter()
     prompts = builder.build(rows)
     ordinals = pa.array(range(part.first_ordinal, part.first_ordinal + part.num_rows), pa.int64())
-    ids = (rows[id_column] if id_column else ordinals).cast(pa.string())
+    ids = _as_text(rows[id_column] if id_column else ordinals)
     table = prompts.append_column("ordinal", ordinals).append_column("row_id", ids).select(PROMPTS_SCHEMA.names)
     return table.cast(PROMPTS_SCHEMA), {"read": read - started, "tokenize": time.perf_counter() - read}
+
+
+def _as_text(ids: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    try:
+        return ids.cast(pa.string())
+    except pa.ArrowInvalid:  # binary ids that are no UTF-8
+        return pa.array([value.decode(errors="backslashreplace") for value in ids.to_pylist()], pa.string())
 
 
 def _prompt_builder(pipeline: Pipeline, model: ResolvedModel) -> PromptBuilder:

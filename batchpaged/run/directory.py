@@ -170,7 +170,7 @@ class RunDirectory:
 
     def open(self, name: str, identity: Mapping[str, Any], fresh: bool) -> dict[str, Any]:
         """Create or take up the run; the lock must be held. -> run.json's content."""
-        if fresh:
+        if fresh or not self.exists:  # without run.json, what is there is left of an interrupted clearing
             self._clear()
         if not self.exists:
             self._create(name, identity)
