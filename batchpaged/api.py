@@ -73,8 +73,10 @@ def plan(
 
 
 def validate(pipeline: PipelineLike, *, overrides: Sequence[str] = ()) -> Validation:
-    """Check file, gates, input, columns, templates and model. Raises RefusedError."""
-    prepared = prepare(read_pipeline(pipeline, overrides, None), NullReporter().note)
+    """Check file, gates, run directory, input, columns, templates and model. Raises RefusedError."""
+    checked = read_pipeline(pipeline, overrides, None)
+    RunDirectory(checked.output.path).check_free()
+    prepared = prepare(checked, NullReporter().note)
     source = prepared.source
     return Validation(prepared.pipeline, source.num_rows, len(source.files), prepared.model.path)
 

@@ -142,6 +142,22 @@ def on_workers(function: Any, *args: Any) -> list[Any]:
         return list(client.run(function, *args).values())
 
 
+def count_engines() -> tuple[int, int]:
+    """Runs on a worker: (engine threads alive, engines in memory)."""
+    import gc
+    import threading
+
+    from batchpaged.engine.engine import Engine
+
+    gc.collect()
+    threads = [thread for thread in threading.enumerate() if thread.name == "batchpaged-engine"]
+    for thread in threads:
+        thread.join(10)
+    gc.collect()
+    engines = [thing for thing in gc.get_objects() if isinstance(thing, Engine)]
+    return sum(thread.is_alive() for thread in threads), len(engines)
+
+
 # --- runs ---
 
 

@@ -212,7 +212,7 @@ def _assemble(job: Job, summary: PlanSummary, reporter: ProgressReporter) -> Non
 
 def _raise_failures(futures: Sequence[Future], stage: str) -> None:
     for future in futures:
-        if future.status in ("error", "cancelled", "lost"):
+        if future.status in ("error", "cancelled"):  # not "lost": Dask computes again what went with a worker
             _result(future, stage)
 
 
@@ -223,7 +223,7 @@ def _result(future: Future, stage: str) -> Any:
     except BatchpagedError:
         raise
     except CancelledError as error:
-        raise UnfinishedError(f"{stage}: the connection to the Dask cluster was lost; finished units are kept") from error
+        raise UnfinishedError("the connection to the Dask cluster was lost; finished units are kept") from error
     except KilledWorker as error:
         raise UnfinishedError(
             f"{stage}: a worker died several times in a row, most likely for want of memory; finished units are kept. "

@@ -54,7 +54,7 @@ def connecting(config: ClusterConfig, device: str, note: Callable[[str], None]) 
     A running cluster is asked when its client is, and left as it was; ClusterError says why it cannot be used, and
     `note` gets a line for what takes long there.
     """
-    with ExitStack() as stack:
+    with _quiet(), ExitStack() as stack:
         if config.scheduler is not None:
             yield lambda: stack.enter_context(remote_client(config.scheduler, note))
             return
@@ -94,7 +94,6 @@ def _block_interrupts() -> None:
 @contextmanager
 def _local_client(num_workers: int) -> Iterator[Client]:
     with (
-        _quiet(),
         _without_main_module(),
         dask.config.set(_local_settings()),
         LocalCluster(
@@ -141,11 +140,14 @@ def _without_main_module() -> Iterator[None]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Dask logs every lost connection of a cluster that is being taken down; its errors reach us as exceptions."""
-    logger = logging.getLogger("distributed")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
+    """Dask logs every lost connection and every failed task; to us they come as results."""
+    names = [name for name in logging.root.manager.loggerDict if name.split(".")[0] in ("distributed", "tornado")]
+    loggers = [logging.getLogger(name) for name in names]  # each has a level of its own
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
     try:
         yield
     finally:
-        logger.setLevel(level)
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

@@ -55,6 +55,8 @@ def _headline(report: dict[str, Any], marks: _Marks) -> Text:
     name = Text(report["run"]["name"], style="bold")
     if failed:
         verdict = Text(f"  {marks.failed} {failed} of {fmt.plural(len(report['gates']), 'gate')} failed", "bold red")
+    elif report["rows"]["total"] and not report["rows"]["succeeded"]:
+        verdict = Text(f"  {marks.failed} no row succeeded", "bold red")
     elif report["gates"]:
         verdict = Text(f"  {marks.passed} {_all_passed(len(report['gates']))}", "bold green")
     else:

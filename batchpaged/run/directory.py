@@ -136,8 +136,8 @@ class RunDirectory:
             "wait for it, or give another --run-dir"
         )
 
-    def check_usable(self, identity: Mapping[str, Any], fresh: bool) -> None:
-        """Raise RunDirectoryError unless the directory is new, of the same run, or to be cleared. Writes nothing."""
+    def check_free(self) -> None:
+        """Raise RunDirectoryError if other files are there, or another process is at work. Takes no time, writes nothing."""
         names = self._names()
         # Only a run makes the lock; without it, even files that are called like a run's are somebody else's.
         strangers = names if "lock" not in names else names - OWN_NAMES
@@ -147,6 +147,10 @@ class RunDirectory:
         owner = self.owner()
         if owner is not None:
             raise RunDirectoryError(self._in_use(owner))
+
+    def check_usable(self, identity: Mapping[str, Any], fresh: bool) -> None:
+        """Raise RunDirectoryError unless the directory is new, of the same run, or to be cleared. Writes nothing."""
+        self.check_free()
         if not fresh and self.exists:
             self._check_same(identity)
 

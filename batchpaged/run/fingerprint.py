@@ -1,5 +1,6 @@
 """What a run is of: if any of it changes, finished units would not fit the rest, so the run directory is refused."""
 
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -26,13 +27,7 @@ def run_identity(
 
 def fingerprint(identity: Mapping[str, Any]) -> str:
     """32 hex digits over a run's identity."""
-    return xxhash.xxh3_128_hexdigest(repr(_canonical(identity)).encode("utf-8", "surrogatepass"))
-
-
-def _canonical(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return sorted((key, _canonical(item)) for key, item in value.items())
-    return [_canonical(item) for item in value] if isinstance(value, (list, tuple)) else value
+    return xxhash.xxh3_128_hexdigest(json.dumps(identity, sort_keys=True).encode())
 
 
 def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:

@@ -152,22 +152,7 @@ def test_no_file_holds_a_prompt_where_none_belongs(run):
 
 def test_an_engine_is_freed_when_its_run_is_over(run):
     api.run(tiny_runs.pipeline(tiny_runs.new_path("next")))  # on the same worker, where the first run's engine was
-    assert tiny_runs.on_workers(_count_engines) == [(0, 0)]
-
-
-def _count_engines():
-    import gc
-    import threading
-
-    from batchpaged.engine.engine import Engine
-
-    gc.collect()
-    threads = [thread for thread in threading.enumerate() if thread.name == "batchpaged-engine"]
-    for thread in threads:
-        thread.join(10)
-    gc.collect()
-    engines = [thing for thing in gc.get_objects() if isinstance(thing, Engine)]
-    return sum(thread.is_alive() for thread in threads), len(engines)
+    assert tiny_runs.on_workers(tiny_runs.count_engines) == [(0, 0)]
 
 
 TOKEN_ROWS = [[1, 40, 41, 42, 43], None, [1, 40, 41, 42, 43, 44], [], [1, 999]]

@@ -1,0 +1,197 @@
+"""The thread that steps a worker's engine, with an engine that can be watched and made to wait or fail."""
+
+import gc
+import threading
+import weakref
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+
+import pytest
+
+from batchpaged.cluster.current_engine import CurrentEngine
+from batchpaged.cluster.engine_worker import EngineWorker, UnitRow
+from batchpaged.engine.sampling_params import SamplingParams
+from batchpaged.engine.sequence import TokenCounts
+from batchpaged.errors import RowError, UnfinishedError
+
+SECONDS = 10  # for what should come at once
+
+
+@dataclass
+class FakeEngine:
+    """A row of n tokens takes n steps. Two rows run at a time. `gate` lets steps pass."""
+
+    gate: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(10**6))
+    fails_at: int | None = None
+    num_steps: int = 0
+    busy_seconds: float = 0.0
+    queue: list = field(default_factory=list)  # [steps left, tag]
+    history: list = field(default_factory=list)  # tags that ran, step by step
+
+    def __post_init__(self):
+        self.pool = SimpleNamespace(num_blocks=10, block_size=16, num_referenced=2)
+        self.scheduler = SimpleNamespace(
+            counts=TokenCounts(), num_preemptions=0, running=[], waiting=[], check=lambda: None
+        )
+
+    @property
+    def has_unfinished(self):
+        return bool(self.queue)
+
+    def add(self, token_ids, params, row_key, tag):
+        if not token_ids:
+            raise RowError(f"{row_key} can never fit")
+        self.queue.append([len(token_ids), tag])
+
+    def step(self):
+        self.gate.acquire()
+        self.num_steps += 1
+        if self.num_steps == self.fails_at:
+            raise FloatingPointError("the engine broke")
+        batch = self.queue[:2]
+        self.history.append([tag for _, tag in batch])
+        for entry in batch:
+            entry[0] -= 1
+        done = [entry for entry in batch if entry[0] == 0]
+        self.queue = [entry for entry in self.queue if entry[0]]
+        self.scheduler.counts.generated += len(batch)
+        return [SimpleNamespace(tag=tag, text=str(tag)) for _, tag in done]
+
+
+def start(engine, samples=None):
+    emit = (lambda sample: None) if samples is None else samples.append
+    build = engine if callable(engine) else lambda: engine
+    return EngineWorker(build, SamplingParams(), "w", "cpu", emit).start()
+
+
+def unit(*lengths):
+    return [UnitRow([1] * length, f"row {i}") for i, length in enumerate(lengths)]
+
+
+def test_units_run_back_to_back():
+    """Rows of the second unit run while the last row of the first still does; nothing drains in between."""
+    engine = FakeEngine(gate=threading.Semaphore(0))
+    worker = start(engine)
+    first, second = worker.submit(unit(1, 5)), worker.submit(unit(3))
+    engine.gate.release(100)
+    assert [row.text for row in first.result(SECONDS).rows] == ["(0, 0)", "(0, 1)"]
+    assert [row.text for row in second.result(SECONDS).rows] == ["(1, 0)"]
+    assert [(0, 1), (1, 0)] in engine.history
+    assert engine.num_steps == 5  # as many as the longest row alone takes
+
+
+def test_rows_come_back_in_the_order_given_whatever_finishes_first():
+    outcome = start(FakeEngine()).submit(unit(5, 1, 3)).result(SECONDS)
+    assert [row.tag for row in outcome.rows] == [(0, 0), (0, 1), (0, 2)]
+
+
+def test_a_row_that_the_engine_refuses_is_said_why():
+    worker = start(FakeEngine())
+    outcome = worker.submit(unit(2, 0, 1)).result(SECONDS)
+    assert outcome.rows[1] == "row 1 can never fit" and outcome.rows[0].text == "(0, 0)"
+    assert worker.submit(unit(0, 0)).result(SECONDS).rows == ["row 0 can never fit", "row 1 can never fit"]
+    assert worker.submit([]).result(SECONDS).rows == []
+
+
+def test_facts_and_samples_hold_the_engines_sums():
+    samples = []
+    worker = start(FakeEngine(), samples)
+    first = worker.submit(unit(2)).result(SECONDS).facts
+    second = worker.submit(unit(3)).result(SECONDS).facts
+    assert (first["num_completion_tokens"], second["num_completion_tokens"]) == (2, 5)
+    assert first["session"] == second["session"] == worker.session
+    assert first["started_at"] <= first["finished_at"] <= second["finished_at"]
+    assert first["timeline"] and second["timeline"] and first["timeline"][-1]["cache_usage"] == 0.2
+    assert samples[-1]["num_rows_done"] == 2 and samples[-1]["session"] == worker.session
+
+
+def test_an_engine_that_fails_fails_all_that_wait_and_all_that_come():
+    engine = FakeEngine(gate=threading.Semaphore(0), fails_at=2)
+    worker = start(engine)
+    worker.loaded.result(SECONDS)
+    waiting = [worker.submit(unit(3)), worker.submit(unit(3))]
+    engine.gate.release(100)
+    for future in waiting:
+        with pytest.raises(FloatingPointError):
+            future.result(SECONDS)
+    with pytest.raises(FloatingPointError):
+        worker.submit(unit(1)).result(SECONDS)
+
+
+def test_an_engine_that_cannot_be_built_says_so():
+    def build():
+        raise MemoryError("no room")
+
+    worker = start(build)
+    for future in (worker.loaded, worker.submit(unit(1))):
+        with pytest.raises(MemoryError):
+            future.result(SECONDS)
+
+
+def test_submits_never_wait_forever_however_they_meet_the_end():
+    for _ in range(50):
+        worker = start(FakeEngine(fails_at=1))
+        threads, futures = [], []
+        for _ in range(4):
+            threads.append(threading.Thread(target=lambda: futures.append(worker.submit(unit(1)))))
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(SECONDS)
+        assert len(futures) == 4
+        assert all(isinstance(future.exception(SECONDS), FloatingPointError) for future in futures)
+
+
+def test_a_stopped_engine_is_gone_and_its_units_are_told():
+    engine = FakeEngine(gate=threading.Semaphore(0))
+    worker, gone = start(engine), weakref.ref(engine)
+    worker.loaded.result(SECONDS)
+    future = worker.submit(unit(100))
+    worker.stop()
+    engine.gate.release(10**3)
+    worker.join(SECONDS)
+    with pytest.raises(UnfinishedError, match="stopped"):
+        future.result(SECONDS)
+    with pytest.raises(UnfinishedError, match="stopped"):
+        worker.submit(unit(1)).result(SECONDS)
+    worker.build = None
+    del engine
+    gc.collect()
+    assert gone() is None
+
+
+# --- which engine a process has ---
+
+
+def test_a_sitting_has_one_engine():
+    current, made = CurrentEngine(), []
+
+    def make():
+        made.append(start(FakeEngine()))
+        return made[-1]
+
+    assert current.of("a", make) is current.of("a", make)
+    assert len(made) == 1
+
+
+def test_the_next_sitting_frees_the_engine_that_the_last_one_left():
+    current = CurrentEngine()
+    left = current.of("a", lambda: start(FakeEngine()))
+    states = []
+    current.of("b", lambda: states.append(left._thread.is_alive()) or start(FakeEngine()))
+    assert states == [False]  # before the new one is made
+    with pytest.raises(UnfinishedError, match="over"):
+        current.of("a", lambda: start(FakeEngine()))  # a task that outlived its client
+
+
+def test_an_ended_sitting_has_no_engine_any_more():
+    current = CurrentEngine()
+    engine = current.of("a", lambda: start(FakeEngine()))
+    current.end("b")  # never had one here
+    assert engine.error is None
+    current.end("a")
+    engine.join(SECONDS)
+    assert isinstance(engine.error, UnfinishedError)
+    for sitting in ("a", "b"):
+        with pytest.raises(UnfinishedError):
+            current.of(sitting, lambda: start(FakeEngine()))

@@ -1,0 +1,123 @@
+"""What becomes of failures, and of workers that come and go, in the client's part of the graph."""
+
+from concurrent.futures import CancelledError
+from types import SimpleNamespace
+
+import pytest
+from distributed.scheduler import KilledWorker
+
+from batchpaged.cluster import graph
+from batchpaged.cluster.unit_ranges import UnitRanges
+from batchpaged.cluster.worker_slots import WorkerSlots
+from batchpaged.errors import ModelError, UnfinishedError
+
+
+class Result:
+    def __init__(self, error=None, status="error"):
+        self.error, self.status = error, status
+
+    def result(self):
+        if self.error is not None:
+            raise self.error
+        return "result"
+
+
+@pytest.mark.parametrize(
+    ("error", "raised", "words"),
+    [
+        (ModelError("no such weights"), ModelError, "^no such weights$"),
+        (KilledWorker("task", "tcp://a", 3), UnfinishedError, "inference: a worker died several times.*engine.kv_cache"),
+        (CancelledError(), UnfinishedError, "connection to the Dask cluster was lost"),
+        (OSError(28, "No space left on device"), UnfinishedError, "inference stopped: OSError: .*No space left"),
+        (MemoryError("x"), UnfinishedError, "inference stopped: MemoryError"),
+        (ZeroDivisionError("a bug"), ZeroDivisionError, "a bug"),
+    ],
+)
+def test_a_failed_task_is_told_in_words_of_ours(error, raised, words):
+    with pytest.raises(raised, match=words):
+        graph._result(Result(error), "inference")
+
+
+def test_only_failures_are_raised_and_what_is_computed_again_is_not_one():
+    graph._raise_failures([Result(OSError(), status) for status in ("pending", "finished", "lost")], "x")
+    with pytest.raises(UnfinishedError):
+        graph._raise_failures([Result(status="finished"), Result(CancelledError(), "cancelled")], "x")
+
+
+class Inference(graph._Inference):
+    """With workers and futures that the test makes up, and without waiting."""
+
+    def __init__(self, num_units, num_slots, depth):
+        self.workers, self.sent, self.notes, self.finished = {}, [], [], []
+        self._ranges, self._slots = UnitRanges(range(num_units), num_slots), WorkerSlots(num_slots)
+        self._running, self._depth, self._engines = {}, depth, []
+        self._client = SimpleNamespace(scheduler_info=lambda n_workers: {"workers": self.workers})
+        self._reporter = SimpleNamespace(note=self.notes.append)
+        self._tracker = SimpleNamespace(on_unit=self.finished.append)
+        self._last_worker_seen = graph.time.monotonic()
+
+    def _submit(self, unit, address):
+        self.sent.append((unit, address))
+        return FakeFuture(unit)
+
+    def tick(self, *done_units):
+        for future in self._running:
+            future.is_done = future.unit in done_units
+        self._look_for_workers()
+        self._hand_out()
+        self._take_in()
+
+
+class FakeFuture:
+    def __init__(self, unit):
+        self.unit, self.is_done = unit, False
+
+    def done(self):
+        return self.is_done
+
+    def result(self):
+        return {"unit": self.unit}
+
+
+@pytest.fixture
+def no_wait(monkeypatch):
+    monkeypatch.setattr(graph, "_wait_for_any", lambda futures: None)
+
+
+def named(**names):
+    return {address: {"name": name} for address, name in names.items()}
+
+
+def test_neighbours_go_to_the_same_worker_a_few_at_a_time(no_wait):
+    inference = Inference(num_units=8, num_slots=2, depth=2)
+    inference.workers = named(a="0", b="1")
+    inference.tick()
+    assert inference.sent == [(0, "a"), (1, "a"), (4, "b"), (5, "b")]
+    inference.tick(0, 5)
+    inference.tick()
+    assert inference.sent[4:] == [(2, "a"), (6, "b")]
+    assert inference.finished == [{"unit": 0}, {"unit": 5}]
+
+
+def test_a_lost_worker_is_noted_once_and_its_range_waits_for_the_next(no_wait):
+    inference = Inference(num_units=8, num_slots=2, depth=1)
+    inference.workers = named(a="0", b="1")
+    inference.tick()
+    inference.workers = named(b="1")
+    inference.tick()
+    inference.tick(0, 4)  # the lost worker's unit was computed elsewhere
+    inference.workers = named(b="1", c="0")
+    inference.tick()
+    assert inference.notes == ["1 worker lost; unfinished units are computed again"]
+    assert inference.sent == [(0, "a"), (4, "b"), (1, "c"), (5, "b")]
+
+
+def test_a_cluster_that_stays_without_workers_ends_the_run(no_wait, monkeypatch):
+    inference = Inference(num_units=8, num_slots=1, depth=1)
+    inference.workers = named(a="0")
+    inference.tick()
+    inference.workers = {}
+    inference.tick()
+    monkeypatch.setattr(graph, "NO_WORKER_SECONDS", -1.0)
+    with pytest.raises(UnfinishedError, match="no workers any more"):
+        inference.tick()
