@@ -58,7 +58,7 @@ def find_model(pipeline: Pipeline, note: Callable[[str], None]) -> ResolvedModel
 
 
 def judge_model(pipeline: Pipeline, source: Source, model: ResolvedModel) -> Prepared:
-    """What depends on the model; imports torch and transformers, which takes seconds. Raises ModelError or ConfigError."""
+    """What depends on the model; imports torch, which takes seconds. Raises ModelError or ConfigError."""
     config = load_config(model)
     check_supported(config, pipeline.model.max_model_len)
     if pipeline.cluster.scheduler is None:

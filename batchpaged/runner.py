@@ -2,7 +2,7 @@
 
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +14,9 @@ from batchpaged.cluster.graph import run_graph
 from batchpaged.cluster.job import Job
 from batchpaged.cluster.local import connecting, count_workers
 from batchpaged.config import Pipeline
+from batchpaged.dataset.source import Source
 from batchpaged.errors import RefusedError, UnfinishedError
+from batchpaged.models.resolve import ResolvedModel
 from batchpaged.planning.plan_file import read_plan
 from batchpaged.prepare import Prepared, find_model, judge_model, open_input
 from batchpaged.report.html import write_html
@@ -50,29 +52,32 @@ def run_pipeline(
     directory = RunDirectory(pipeline.output.path if run_dir is None else run_dir)
     identity = run_identity(pipeline, model.identity, source.fingerprint(), rows_digest)
     directory.check_usable(identity, fresh)
+    is_finished = directory.is_finished and not fresh
     with ExitStack() as stack:
-        get_client = None
-        if fresh or not directory.is_finished:  # worker processes start while this one judges the model
-            get_client = stack.enter_context(connecting(pipeline.cluster, pipeline.engine.device, reporter.note))
-        prepared = judge_model(pipeline, source, model)
-        client = get_client and _await_client(get_client, reporter)
+        ready = None if is_finished else stack.enter_context(_getting_ready(pipeline, source, model, reporter))
         stack.enter_context(directory.lock())
         info = directory.open(pipeline.name, identity, fresh)
         with _going_on_later(directory):
-            if client is not None:
-                _compute(client, prepared, directory, info["run_id"], reporter, started)
-            else:
+            if ready is None:
                 reporter.note(f"{directory.path} is finished already; --fresh would start over")
+            else:
+                _compute(*ready, directory, info["run_id"], reporter, started)
             report = _write_report(pipeline, directory, reporter)
     is_passed = all(gate["passed"] for gate in report["gates"])
     return RunResult(report, directory.path, 0 if is_passed else 1)
 
 
-def _await_client(get_client: Callable[[], Client], reporter: ProgressReporter) -> Client:
-    reporter.update(Progress("load", 0, 1, "clusters"))
-    client = get_client()
-    reporter.update(Progress("load", 1, 1, "clusters"))
-    return client
+@contextmanager
+def _getting_ready(
+    pipeline: Pipeline, source: Source, model: ResolvedModel, reporter: ProgressReporter
+) -> Iterator[tuple[Client, Prepared]]:
+    """Worker processes start while this one judges the model."""
+    with connecting(pipeline.cluster, pipeline.engine.device, reporter.note) as get_client:
+        prepared = judge_model(pipeline, source, model)
+        reporter.update(Progress("load", 0, 1, "clusters"))
+        client = get_client()
+        reporter.update(Progress("load", 1, 1, "clusters"))
+        yield client, prepared
 
 
 @contextmanager

@@ -81,8 +81,8 @@ class Run:
 def pipeline():
     folder = tiny_runs.new_path("durability")
     folder.mkdir()
-    rows = [{"id": i, "question": f"{tiny_runs.DOCUMENTS[i * 7 % 6]} Question {i * 37 % NUM_ROWS}"} for i in range(NUM_ROWS)]
-    pq.write_table(pa.Table.from_pylist(rows), folder / "rows.parquet")
+    questions = [f"{tiny_runs.DOCUMENTS[i * 7 % 6]} Question {i * 37 % NUM_ROWS}" for i in range(NUM_ROWS)]
+    pq.write_table(pa.table({"id": range(NUM_ROWS), "question": questions}), folder / "rows.parquet")
     return {
         "name": "durable",
         "input": {"path": str(folder / "rows.parquet"), "id_column": "id"},

@@ -42,7 +42,8 @@ def test_the_report_comes_along(from_dicts):
 
 
 def test_a_table_comes_back_with_its_own_columns_untouched(from_dicts):
-    table = pa.table({"n": pa.array(range(6), pa.uint8()), "q": pa.array([row["q"] for row in ROWS]).dictionary_encode()})
+    questions = pa.array([row["q"] for row in ROWS]).dictionary_encode()
+    table = pa.table({"n": pa.array(range(6), pa.uint8()), "q": questions})
     table = table.replace_schema_metadata({"mine": "kept"})
     result = generate(table).data
     assert isinstance(result, pa.Table)

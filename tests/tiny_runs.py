@@ -10,6 +10,7 @@ import itertools
 import logging
 import os
 import random
+import shutil
 import tempfile
 from datetime import datetime, timezone
 from pathlib import Path
@@ -23,6 +24,7 @@ from tiny_models import save_tiny
 
 from batchpaged import api
 from batchpaged.cluster import local
+from batchpaged.run.progress import NullReporter, Progress
 
 SYSTEM = "Answer from the document."
 USER = (
@@ -111,8 +113,8 @@ def data() -> Path:
     target.mkdir()
     for name in sorted(SHARDS):
         table = pa.Table.from_pylist(everything[first : first + SHARDS[name]], SCHEMA)
-        nothing = pa.nulls(table.num_rows) if name == "b.parquet" else pa.array([f"{name} {i}" for i in range(table.num_rows)])
-        table = table.append_column("nothing", nothing)
+        texts = pa.array([f"{name} {i}" for i in range(table.num_rows)], pa.string())
+        table = table.append_column("nothing", pa.nulls(len(texts)) if name == "b.parquet" else texts)
         pq.write_table(table, target / name, row_group_size=10)
         first += table.num_rows
     return target
@@ -186,4 +188,41 @@ def finished_run() -> api.RunResult:
 
 def output(run_dir: Path, columns: list[str] | None = None) -> pa.Table:
     """All output rows, file by file."""
-    return pa.concat_tables(pq.read_table(path, columns=columns) for path in sorted((run_dir / "output").glob("*.parquet")))
+    files = sorted((run_dir / "output").glob("*.parquet"))
+    return pa.concat_tables(pq.read_table(path, columns=columns) for path in files)
+
+
+def copy_of_finished_run() -> Path:
+    """To be changed."""
+    return Path(shutil.copytree(finished_run().run_dir, new_path("copy")))
+
+
+def copy_of_unfinished_run() -> Path:
+    """As the run was when two of its units were missing and nothing was assembled."""
+    run_dir = copy_of_finished_run()
+    shutil.rmtree(run_dir / "output")
+    (run_dir / "report.json").unlink()
+    for unit in (0, 2):
+        (run_dir / "units" / f"unit-{unit:06}.parquet").unlink()
+    return run_dir
+
+
+class Notes(NullReporter):
+    """What a run has said."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.stages: list[str] = []
+
+    def note(self, message: str) -> None:
+        self.lines.append(message)
+
+    def update(self, progress: Progress) -> None:
+        if progress.stage not in self.stages[-1:]:
+            self.stages.append(progress.stage)
+
+
+def snapshot(path: Path) -> dict[str, tuple[int, int]]:
+    """Inode and time of each file in the folder."""
+    files = (file for file in path.rglob("*") if file.is_file())
+    return {str(file.relative_to(path)): (file.stat().st_ino, file.stat().st_mtime_ns) for file in files}

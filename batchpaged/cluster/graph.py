@@ -224,12 +224,13 @@ def _result(future: Future, stage: str) -> Any:
         raise
     except CancelledError as error:
         raise UnfinishedError("the connection to the Dask cluster was lost; finished units are kept") from error
-    except KilledWorker as error:
+    except (KilledWorker, MemoryError) as error:
+        what = "a worker died several times in a row, most likely" if isinstance(error, KilledWorker) else "stopped"
         raise UnfinishedError(
-            f"{stage}: a worker died several times in a row, most likely for want of memory; finished units are kept. "
+            f"{stage}: {what} for want of memory; finished units are kept. "
             "Lower engine.kv_cache or engine.max_batch_tokens and run the same command again"
         ) from error
-    except (OSError, MemoryError, RuntimeError) as error:
+    except (OSError, RuntimeError) as error:
         raise UnfinishedError(
             f"{stage} stopped: {type(error).__name__}: {error}; finished units are kept, run the same command again"
         ) from error

@@ -40,7 +40,7 @@ def _may_have_gpu() -> bool:
 
 
 def count_workers(client: Client, config: ClusterConfig) -> tuple[int, int]:
-    """Workers that this run uses (all of the cluster's, or as many as the pipeline file says); most of them on a host."""
+    """Workers that the run uses (all of the cluster's, or what the pipeline file says); the most that one host has."""
     hosts = [worker["host"] for worker in client.scheduler_info(n_workers=-1)["workers"].values()]
     num_workers = len(hosts) if config.workers == "auto" else min(config.workers, len(hosts))
     most = max(Counter(hosts).values(), default=1)

@@ -37,7 +37,7 @@ class ProgressTracker:
         self._clock = clock
         self._lock = threading.Lock()
         self._num_rows = sum(facts["num_rows"] for facts in done)  # of finished units
-        self._finished: dict[str, dict[str, int]] = {}  # by engine session: counters as its last finished unit left them
+        self._finished: dict[str, dict[str, int]] = {}  # by engine session: its sums as of its last finished unit
         self._sampled: dict[str, dict[str, Any]] = {}  # by worker: the last sample
         self._rows_of: dict[str, int] = defaultdict(int)  # by engine session: rows of its finished units
         self._history: deque[tuple[float, dict[str, int]]] = deque()

@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 
-from distributed import Client, Lock
+from distributed import Client, Lock, TimeoutError
 
 from batchpaged.errors import ClusterError
 
@@ -51,11 +51,13 @@ def _check_versions(client: Client, scheduler: str) -> None:
         others = {address: version for address, version in client.run(_version).items() if version != _version()}
     except Exception as error:  # whatever a worker without batchpaged, or with another Python, raises
         raise ClusterError(
-            f"the workers of the Dask cluster at {scheduler!r} cannot run batchpaged ({type(error).__name__}: {error}); "
+            f"workers of the Dask cluster at {scheduler!r} cannot run batchpaged ({type(error).__name__}: {error}); "
             "start them in an environment like this one"
         ) from error
     if others:
-        raise ClusterError(f"workers of the Dask cluster at {scheduler!r} have batchpaged {others}, here it is {_version()}")
+        raise ClusterError(
+            f"workers of the Dask cluster at {scheduler!r} have batchpaged {others}, here it is {_version()}"
+        )
 
 
 def _acquire(client: Client, scheduler: str, note: Callable[[str], None]) -> Lock:

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 
+from batchpaged.atomic import write_text
 from batchpaged.config import Pipeline
 from batchpaged.evaluation.evaluator import Evaluator
 from batchpaged.planning.summary import PlanSummary
@@ -29,7 +30,7 @@ class Sitting:
     seconds: dict[str, float]
 
     def write(self, folder: Path, name: str) -> None:
-        (folder / f"{name}.json").write_text(json.dumps(self.seconds))
+        write_text(folder / f"{name}.json", json.dumps(self.seconds))
 
 
 def collect_facts(directory: RunDirectory, pipeline: Pipeline, summary: PlanSummary) -> RunFacts:
@@ -47,7 +48,7 @@ def collect_facts(directory: RunDirectory, pipeline: Pipeline, summary: PlanSumm
         started_at=info["started_at"],
         finished_at=directory.finished_at(),
         plan=_plan_facts(summary),
-        rows=_rows(directory.units),
+        rows=_rows([directory.unit_file(unit) for unit in range(summary.num_units)]),
         engines=tuple(_engine_stats(last) for last in last_of_each_session(computed)),
         timeline=_timeline(computed),
         times=_times(directory.sittings, computed),
@@ -72,9 +73,10 @@ def _plan_facts(summary: PlanSummary) -> PlanFacts:
     )
 
 
-def _rows(units: Path) -> pa.Table:
-    table = ds.dataset(units, format="parquet").to_table(columns=["ordinal", *ROWS_SCHEMA.names])
-    return table.sort_by("ordinal").select(ROWS_SCHEMA.names).cast(ROWS_SCHEMA)
+def _rows(units: Sequence[Path]) -> pa.Table:
+    columns = ["ordinal", *ROWS_SCHEMA.names]
+    tables = [pq.ParquetFile(path).read(columns) for path in units]
+    return pa.concat_tables(tables).sort_by("ordinal").select(ROWS_SCHEMA.names).cast(ROWS_SCHEMA)
 
 
 def _engine_stats(facts: dict[str, Any]) -> EngineStats:
@@ -124,8 +126,7 @@ def evaluate_output(output: Path, pipeline: Pipeline) -> dict[str, float | None]
         return None
     evaluator = Evaluator(pipeline.evaluate.metrics)
     columns = ["completion", pipeline.evaluate.references, "status"]
-    files = ds.dataset(sorted(str(path) for path in output.glob("*.parquet")), format="parquet")
-    for batch in files.to_batches(columns=columns):
-        if batch.num_rows:
+    for path in sorted(output.glob("*.parquet")):
+        for batch in pq.ParquetFile(path).iter_batches(columns=columns):
             evaluator.add(*(batch.column(name) for name in columns))
     return evaluator.result()

@@ -118,15 +118,24 @@ class RunDirectory:
         """
         with self._acquire():
             owner = {"pid": os.getpid(), "host": socket.gethostname(), "started_at": utc_now()}
-            write_text(self.path / "owner.json", json.dumps(owner))
+            with self._refusing():
+                write_text(self.path / "owner.json", json.dumps(owner))
             yield
 
     def _acquire(self) -> AbstractContextManager:
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            return filelock.FileLock(self.path / "lock", timeout=0).acquire()
+            with self._refusing():
+                self.path.mkdir(parents=True, exist_ok=True)
+                return filelock.FileLock(self.path / "lock", timeout=0).acquire()
         except filelock.Timeout as error:
             raise RunDirectoryError(self._in_use(self._read_owner())) from error
+
+    @contextmanager
+    def _refusing(self) -> Iterator[None]:
+        try:
+            yield
+        except filelock.Timeout:  # an OSError as well
+            raise
         except OSError as error:
             raise RunDirectoryError(f"{self.path}: nothing can be written there ({error.strerror or error})") from error
 
@@ -137,7 +146,7 @@ class RunDirectory:
         )
 
     def check_free(self) -> None:
-        """Raise RunDirectoryError if other files are there, or another process is at work. Takes no time, writes nothing."""
+        """Raise RunDirectoryError if other files are there, or another process is at work. Writes nothing."""
         names = self._names()
         # Only a run makes the lock; without it, even files that are called like a run's are somebody else's.
         strangers = names if "lock" not in names else names - OWN_NAMES
@@ -174,14 +183,20 @@ class RunDirectory:
 
     def open(self, name: str, identity: Mapping[str, Any], fresh: bool) -> dict[str, Any]:
         """Create or take up the run; the lock must be held. -> run.json's content."""
-        if fresh or not self.exists:  # without run.json, what is there is left of an interrupted clearing
-            self._clear()
-        if not self.exists:
-            self._create(name, identity)
-        self._check_same(identity)  # another process may have been quicker
+        with self._refusing():
+            if fresh or not self.exists:  # without run.json, what is there is left of an interrupted clearing
+                self._clear()
+            if not self.exists:
+                self._create(name, identity)
+            self._check_same(identity)  # another process may have been quicker
+            self._make_folders()
+        return self.info()
+
+    def _make_folders(self) -> None:
         for folder in (self.prompts, self.units, self.sittings):
             folder.mkdir(exist_ok=True)
-        return self.info()
+            for leftover in folder.glob(".*.tmp"):  # of a killed sitting, in the middle of writing
+                leftover.unlink(missing_ok=True)
 
     def _create(self, name: str, identity: Mapping[str, Any]) -> None:
         run_id = f"{name}-{datetime.now(timezone.utc):%Y%m%dT%H%M%S}-{xxhash.xxh3_64_hexdigest(os.urandom(8))[:6]}"

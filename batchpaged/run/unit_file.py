@@ -59,11 +59,12 @@ def read_unit_facts(path: Path) -> dict[str, Any]:
     try:
         metadata = pq.read_metadata(path)
         facts = json.loads(metadata.metadata[_METADATA_KEY])
+        is_whole = metadata.num_rows == facts["num_rows"]
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
         if getattr(error, "errno", None) is not None:  # the disk's or the system's fault, and no reason to distrust it
             raise
         raise DamagedUnit(f"{path} is damaged ({type(error).__name__})") from error
-    if metadata.num_rows != facts["num_rows"]:
+    if not is_whole:
         raise DamagedUnit(f"{path} is damaged: {metadata.num_rows} rows of {facts['num_rows']}")
     return facts
 

@@ -162,21 +162,21 @@ MESSAGES = ['[{"role": "user", "content": "Hi"}]', "no JSON", None]
 @pytest.mark.parametrize(
     ("prompt", "column", "reasons"),
     [
-        ({"token_ids_column": "prompt"}, pa.array(TOKEN_ROWS, pa.list_(pa.int64())), [None, "null", None, "empty", "outside"]),
-        ({"messages_column": "prompt"}, pa.array(MESSAGES), [None, "JSON", "null"]),
-        ({"text_column": "prompt"}, pa.array(["Hi", " ", None]), [None, "empty", "null"]),
+        ("token_ids_column", pa.array(TOKEN_ROWS, pa.list_(pa.int64())), [None, "null", None, "empty", "outside"]),
+        ("messages_column", pa.array(MESSAGES), [None, "JSON", "null"]),
+        ("text_column", pa.array(["Hi", " ", None]), [None, "empty", "null"]),
     ],
-    ids=["token ids", "messages", "text"],
-)  # fmt: skip
+)
 def test_every_kind_of_prompt(tmp_path: Path, prompt, column, reasons):
     pq.write_table(pa.table({"prompt": column}), tmp_path / "rows.parquet")
-    sections = {"input": {"path": str(tmp_path / "rows.parquet")}, "prompt": prompt, "evaluate": None, "gates": []}
+    sections = {"input": {"path": str(tmp_path / "rows.parquet")}, "prompt": {prompt: "prompt"}}
+    sections |= {"evaluate": None, "gates": []}
     result = api.run(tiny_runs.pipeline(tmp_path / "run", **sections))
     rows = tiny_runs.output(result.run_dir).to_pylist()
     assert [row["prompt"] for row in rows] == column.to_pylist()
     for row, reason in zip(rows, reasons, strict=True):
         assert row["error"] is None if reason is None else reason in row["error"]
-    if "token_ids_column" in prompt:
+    if prompt == "token_ids_column":
         assert rows[0]["completion_tokens"] == len(_greedy(TOKEN_ROWS[0]))
 
 

@@ -26,10 +26,10 @@ class Result:
     ("error", "raised", "words"),
     [
         (ModelError("no such weights"), ModelError, "^no such weights$"),
-        (KilledWorker("task", "tcp://a", 3), UnfinishedError, "inference: a worker died several times.*engine.kv_cache"),
+        (KilledWorker("task", "tcp://a", 3), UnfinishedError, "a worker died several times.*engine.kv_cache"),
         (CancelledError(), UnfinishedError, "connection to the Dask cluster was lost"),
         (OSError(28, "No space left on device"), UnfinishedError, "inference stopped: OSError: .*No space left"),
-        (MemoryError("x"), UnfinishedError, "inference stopped: MemoryError"),
+        (MemoryError("x"), UnfinishedError, "inference: stopped for want of memory.*engine.kv_cache"),
         (ZeroDivisionError("a bug"), ZeroDivisionError, "a bug"),
     ],
 )

@@ -25,8 +25,14 @@ def test_one_worker_per_gpu_or_else_one(monkeypatch, workers, device, num_gpus, 
 
 @pytest.mark.parametrize(
     ("workers", "hosts", "expected"),
-    [("auto", ["a"], (1, 1)), ("auto", ["a", "b", "b"], (3, 2)), (1, ["a", "a"], (1, 1)), (9, ["a", "a"], (2, 2)), ("auto", [], (1, 1))],
-)  # fmt: skip
+    [
+        ("auto", ["a"], (1, 1)),
+        ("auto", ["a", "b", "b"], (3, 2)),
+        (1, ["a", "a"], (1, 1)),
+        (9, ["a", "a"], (2, 2)),
+        ("auto", [], (1, 1)),  # all are being started again
+    ],
+)
 def test_workers_are_counted_in_all_and_by_host(workers, hosts, expected):
     info = {"workers": {str(i): {"host": host} for i, host in enumerate(hosts)}}
     client = SimpleNamespace(scheduler_info=lambda n_workers: info)
@@ -107,7 +113,8 @@ def test_processes_started_by_the_clusters_thread_do_not_hear_interrupts():
         "import subprocess, sys, threading; from batchpaged.cluster import local\n"
         "child = 'import signal; print(signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, []))'\n"
         "def start(): local._block_interrupts(); subprocess.run([sys.executable, '-c', child])\n"
-        "thread = threading.Thread(target=start); thread.start(); thread.join(); subprocess.run([sys.executable, '-c', child])"
+        "thread = threading.Thread(target=start); thread.start(); thread.join()\n"
+        "subprocess.run([sys.executable, '-c', child])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=os.environ)
     assert done.stdout.split() == ["True", "False"]

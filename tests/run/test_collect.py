@@ -94,8 +94,9 @@ def directory(tmp_path):
         write_unit(directory.unit_file(i), [result_row(row, None)], {**unit, "unit": i})
     Sitting({"read": 1.0, "plan": 2.0, "total": 20.0}).write(directory.sittings, "second")
     directory.output.mkdir()
-    rows = pa.table({"completion": ["a", None, "b", "c"], "gold": ["a", "x", "x", "c"], "status": ["ok", "failed", "ok", "ok"]})
-    pq.write_table(rows, directory.output / "rows.parquet")
+    completions, gold = ["a", None, "b", "c"], ["a", "x", "x", "c"]
+    rows = {"completion": completions, "gold": gold, "status": ["ok", "failed", "ok", "ok"]}
+    pq.write_table(pa.table(rows), directory.output / "rows.parquet")
     (directory.output / "_SUCCESS").touch()
     return directory
 

@@ -41,7 +41,8 @@ def test_a_new_run_is_written_down_and_taken_up(directory):
 
 def test_a_run_of_something_else_is_refused_even_if_it_came_between_check_and_lock(directory):
     info = opened(directory)
-    with pytest.raises(RunDirectoryError, match=rf"holds run {info['run_id']} of something else:\n  - sampling.seed: 0 -> 1"):
+    words = rf"holds run {info['run_id']} of something else:\n  - sampling.seed: 0 -> 1"
+    with pytest.raises(RunDirectoryError, match=words):
         directory.check_usable(OTHER, fresh=False)
     with pytest.raises(RunDirectoryError, match="something else"):
         opened(directory, OTHER)
@@ -75,6 +76,14 @@ def test_a_folder_of_somebody_else_is_refused_whatever_its_files_are_called(dire
     with pytest.raises(RunDirectoryError, match=rf"holds other files \({name}\) and no run"):
         directory.check_usable(IDENTITY, fresh)
     assert files(directory) == [name]
+
+
+def test_half_written_files_of_a_killed_sitting_go(directory):
+    opened(directory)
+    for name in ("units/.unit-000000.parquet.x.tmp", "prompts/.part-00000.parquet.x.tmp", "units/unit-000001.parquet"):
+        (directory.path / name).touch()
+    opened(directory)
+    assert os.listdir(directory.units) == ["unit-000001.parquet"] and os.listdir(directory.prompts) == []
 
 
 def test_what_an_interrupted_start_over_has_left_can_be_used(directory):
@@ -111,12 +120,13 @@ def test_what_is_no_folder_is_refused(directory):
         opened(below)
 
 
-def test_where_nothing_can_be_written_is_refused(directory, monkeypatch):
+@pytest.mark.parametrize("step", ["Path.mkdir", "write_text", "RunDirectory._clear"])
+def test_where_nothing_can_be_written_is_refused(directory, monkeypatch, step):
     def fail(*args, **kwargs):
-        raise PermissionError(13, "Permission denied")
+        raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("batchpaged.run.directory.Path.mkdir", fail)
-    with pytest.raises(RunDirectoryError, match=r"nothing can be written there \(Permission denied\)"):
+    monkeypatch.setattr(f"batchpaged.run.directory.{step}", fail)
+    with pytest.raises(RunDirectoryError, match=r"nothing can be written there \(No space left on device\)"):
         opened(directory)
 
 
