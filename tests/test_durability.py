@@ -64,7 +64,7 @@ class Run:
 
     def end(self) -> Sitting:
         exit_code = self.process.wait(PATIENCE)
-        gone, alive = psutil.wait_procs(self.children, timeout=20)
+        _, alive = psutil.wait_procs(self.children, timeout=20)
         self.stderr.close()
         text = (self.folder / "stderr.txt").read_text()
         return Sitting(exit_code, text, self.units(), len(alive))
@@ -98,22 +98,27 @@ def pipeline():
 def story(pipeline):
     folder = tiny_runs.new_path("story")
     folder.mkdir()
-    run, sittings = Run(folder, pipeline), {}
+    run = Run(folder, pipeline)
+    try:
+        yield run, dict(sittings(run))
+    finally:
+        if run.process.poll() is None:
+            os.killpg(run.process.pid, signal.SIGKILL)
+
+
+def sittings(run):
     run.start().wait_for_units(1)
     os.killpg(run.process.pid, signal.SIGINT)  # Ctrl-C in a terminal reaches every process
-    sittings["interrupted"] = run.end()
+    yield "interrupted", run.end()
     run.start().wait_for_units(1)
     os.killpg(run.process.pid, signal.SIGKILL)
-    sittings["all killed"] = run.end()
+    yield "all killed", run.end()
     run.start().wait_for_units(1)
     run.process.kill()
-    sittings["client killed"] = run.end()
+    yield "client killed", run.end()
     run.start().wait_for_units(1)
     run.kill_worker()
-    sittings["worker killed"] = run.end()
-    yield run, sittings
-    if run.process.poll() is None:
-        os.killpg(run.process.pid, signal.SIGKILL)
+    yield "worker killed", run.end()
 
 
 def test_each_sitting_ended_as_it_should(story):
