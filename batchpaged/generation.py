@@ -12,7 +12,6 @@ import pyarrow.parquet as pq
 import xxhash
 
 from batchpaged.config import parse_pipeline
-from batchpaged.dataset.schema import OUTPUT_COLUMNS
 from batchpaged.errors import InputError
 from batchpaged.run.progress import NullReporter, ProgressReporter
 from batchpaged.runner import run_pipeline
@@ -71,7 +70,8 @@ def generate(
         sections |= {key: section for key, section in given.items() if section is not None}
         digest = xxhash.xxh3_128_hexdigest(rows.read_bytes())
         result = run_pipeline(parse_pipeline(sections), reporter or NullReporter(), rows_digest=digest)
-        output = pq.read_table(result.run_dir / "output" / "rows.parquet", columns=OUTPUT_COLUMNS.names)
+        output = pq.read_table(result.run_dir / "output" / "rows.parquet")
+        output = output.select(output.column_names[table.num_columns :])  # the input's columns come first
         return Generation(_add_columns(data, output), result.report)
 
 

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from batchpaged.cluster.count_tasks import count_here
 from batchpaged.cluster.prompt_tasks import build_prompts
 from batchpaged.config import EngineConfig
 from batchpaged.planning.estimate import ModelCost, estimate
@@ -53,10 +54,11 @@ def plan_prepared(prepared: Prepared, reporter: ProgressReporter) -> PlanReport:
 
 def tokenise(prepared: Prepared, reporter: ProgressReporter) -> pa.Table:
     parts = prepared.source.parts
+    reorder = count_here(prepared.pipeline, prepared.source, reporter)
     tables = []
     for part in parts:
         reporter.update(Progress("read", len(tables), len(parts), "parts"))
-        tables.append(build_prompts(prepared.pipeline, prepared.source, part, prepared.model)[0])
+        tables.append(build_prompts(prepared.pipeline, prepared.source, part, prepared.model, reorder)[0])
     reporter.update(Progress("plan", 0, prepared.source.num_rows, "rows"))
     return pa.concat_tables(tables)
 

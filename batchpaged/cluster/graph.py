@@ -1,5 +1,9 @@
 """The Dask graph of a run, whole.
 
+    (count part 0 ─┐
+    (count part 1 ─┼─> merge counts: with prompt.reorder only, before anything is tokenised)
+    (...          ─┘
+
     tokenise part 0 ─┐
     tokenise part 1 ─┼─> plan ─> unit 0, unit 1, ... on the first worker  ─┐
     ...             ─┘           ...                                       ├─> assemble
@@ -18,6 +22,7 @@ from typing import Any
 from distributed import Client, Future, TimeoutError, as_completed, wait
 from distributed.scheduler import KilledWorker
 
+from batchpaged.cluster.count_tasks import count_part, load_reorder, merge_parts
 from batchpaged.cluster.infer_tasks import infer_unit, start_engine, stop_engine
 from batchpaged.cluster.job import Job
 from batchpaged.cluster.progress_tracker import ProgressTracker
@@ -83,12 +88,14 @@ def _plan(
     if has_plan(job.directory.path):
         return read_plan(job.directory.path)[0], {}
     num_parts = len(job.source.parts)
+    counted = _count_documents(client, job, job_future)
     parts = [
-        client.submit(tokenise_part, job_future, i, key=f"tokenise-{job.sitting}-{i:05}", priority=-i)
+        client.submit(tokenise_part, job_future, i, counted, key=f"tokenise-{job.sitting}-{i:05}", priority=-i)
         for i in range(num_parts)
     ]
     plan = client.submit(plan_run, job_future, parts, key=f"plan-{job.sitting}")
     reporter.update(Progress("read", 0, num_parts, "parts"))
+    _raise_failures([counted] if counted else [], "counting documents")
     for num_done, (future, _) in enumerate(as_completed(parts, with_results=True, raise_errors=False), 1):
         _raise_failures([future], "reading and tokenising")
         _raise_failures(engines, "loading the model")
@@ -97,6 +104,17 @@ def _plan(
     result = _result(plan, "planning")
     reporter.update(Progress("plan", job.source.num_rows, job.source.num_rows, "rows"))
     return result
+
+
+def _count_documents(client: Client, job: Job, job_future: Future) -> Future | None:
+    """One pass over the column of `prompt.reorder`, if there is one: the order of a row depends on all rows."""
+    if job.pipeline.prompt.reorder is None:
+        return None
+    parts = [
+        client.submit(count_part, job_future, part.index, key=f"count-{job.sitting}-{part.index:05}")
+        for part in job.source.parts
+    ]
+    return client.submit(merge_parts, job_future, parts, key=f"counts-{job.sitting}")
 
 
 # --- infer ---
@@ -204,6 +222,7 @@ def _assemble(job: Job, summary: PlanSummary, reporter: ProgressReporter) -> Non
         job.directory.units,
         job.directory.output,
         lambda num_rows: reporter.update(Progress("assemble", num_rows, total, "rows")),
+        load_reorder(job),
     )
 
 

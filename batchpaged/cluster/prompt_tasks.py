@@ -9,11 +9,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from batchpaged.atomic import replacing
+from batchpaged.cluster.count_tasks import load_reorder
 from batchpaged.cluster.job import Job
 from batchpaged.cluster.libraries import import_model
 from batchpaged.config import Pipeline
 from batchpaged.dataset.parts import Part
 from batchpaged.dataset.prompts import PromptBuilder
+from batchpaged.dataset.reorder import Reorder
 from batchpaged.dataset.source import Source
 from batchpaged.errors import UnfinishedError
 from batchpaged.models.load import load_tokenizer
@@ -24,13 +26,18 @@ from batchpaged.planning.summary import PlanSummary
 _lock = threading.Lock()
 
 
-def tokenise_part(job: Job, index: int) -> dict[str, float]:
-    """Write the prompts of one part, unless they are there already. -> seconds spent reading and tokenising."""
+def tokenise_part(job: Job, index: int, counted: object = None) -> dict[str, float]:
+    """Write the prompts of one part, unless they are there already. -> seconds spent reading and tokenising.
+
+    `counted` is the task that counts documents, which has to be over.
+    """
     target = job.directory.prompt_file(index)
     if target.exists():
         return {"read": 0.0, "tokenize": 0.0}
     import_model(job.model)
-    prompts, seconds = build_prompts(job.pipeline, job.source, job.source.parts[index], job.model)
+    prompts, seconds = build_prompts(
+        job.pipeline, job.source, job.source.parts[index], job.model, load_reorder(job)
+    )
     job.check_is_current()
     with replacing(target) as temporary:
         pq.write_table(prompts, temporary, compression="zstd")
@@ -38,7 +45,7 @@ def tokenise_part(job: Job, index: int) -> dict[str, float]:
 
 
 def build_prompts(
-    pipeline: Pipeline, source: Source, part: Part, model: ResolvedModel
+    pipeline: Pipeline, source: Source, part: Part, model: ResolvedModel, reorder: Reorder | None
 ) -> tuple[pa.Table, dict[str, float]]:
     """-> (PROMPTS_SCHEMA, one row per input row; seconds spent reading and tokenising).
 
@@ -49,7 +56,7 @@ def build_prompts(
     started = time.perf_counter()
     rows = source.read(part)
     read = time.perf_counter()
-    prompts = builder.build(rows)
+    prompts = builder.build(rows if reorder is None else reorder.apply(rows))
     ordinals = pa.array(range(part.first_ordinal, part.first_ordinal + part.num_rows), pa.int64())
     ids = _as_text(rows[id_column] if id_column else ordinals)
     table = prompts.append_column("ordinal", ordinals).append_column("row_id", ids).select(PROMPTS_SCHEMA.names)

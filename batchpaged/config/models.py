@@ -97,6 +97,9 @@ class PromptConfig(Section):
     chat_template: Text = Field(
         "auto", description="auto: the model's own; none: no chat template; else the path of a Jinja2 file"
     )
+    reorder: Text | None = Field(
+        None, description="List column whose documents are put, row by row, into the order that shares most; with user"
+    )
     on_too_long: Literal["error", "truncate_left", "truncate_right"] = Field(
         "error", description="A prompt too long for max_model_len: its row fails, or loses its first or last tokens"
     )

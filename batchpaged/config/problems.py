@@ -13,7 +13,7 @@ from batchpaged.config.spelling import nearest
 Path = tuple[str | int, ...]
 ABSENT = object()  # the value of a key that is not there
 # all other strings under `prompt` may be prompt text, which no message repeats
-_PLAIN_PROMPT_KEYS = ("messages_column", "text_column", "token_ids_column", "chat_template", "on_too_long")
+_PLAIN_PROMPT_KEYS = ("messages_column", "text_column", "token_ids_column", "chat_template", "reorder", "on_too_long")
 
 _SECRET_KEY = re.compile(r"(^|[._])(token|secret|password|passwd|credentials?|api_?key|access_?key)$", re.IGNORECASE)
 _SECRET_VALUE = re.compile(

@@ -44,6 +44,12 @@ def _system_with_user(system: str | None, *columns: str | None) -> str | None:
     return f"goes with prompt.user only; with {column} the system message belongs into the column itself"
 
 
+def _reorder_with_user(reorder: str | None, user: str | None) -> str | None:
+    if reorder is None or user is not None:
+        return None
+    return "goes with prompt.user only: in the other sources the documents are part of a text already; leave it out"
+
+
 def _template_applies(chat_template: str, *columns: str | None) -> str | None:
     messages_column, *plain_columns = (key if column is not None else None for key, column in zip(SOURCES[1:], columns))
     if messages_column and chat_template == "none":
@@ -69,6 +75,7 @@ def _budget_of_a_block(max_batch_tokens: int, block_size: int) -> str | None:
 RULES = (
     Rule(SOURCES, _one_source, about="prompt"),
     Rule(("prompt.system", *SOURCES[1:]), _system_with_user),
+    Rule(("prompt.reorder", "prompt.user"), _reorder_with_user),
     Rule(("prompt.chat_template", *SOURCES[1:]), _template_applies),
     Rule(("sampling.max_tokens", "model.max_model_len"), _room_for_the_prompt),
     Rule(("engine.max_batch_tokens", "engine.block_size"), _budget_of_a_block),

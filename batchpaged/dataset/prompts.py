@@ -7,7 +7,7 @@ columns, types, lengths and template lines, never what a row says.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -24,6 +24,7 @@ from batchpaged.dataset.prompt_sources import (
     TokenIdsSource,
     compile_templates,
 )
+from batchpaged.dataset.reorder import order_field
 from batchpaged.dataset.schema import is_list, is_text
 from batchpaged.errors import ConfigError, InputError, RowError
 
@@ -150,16 +151,36 @@ def validate_prompt_columns(config: PromptConfig, schema: pa.Schema) -> None:
 
     Raises ConfigError if a template does not compile.
     """
-    needed = {name: f"prompt.{role}" for role, t in compile_templates(config).items() for name in sorted(t.variables)}
+    used = {name: f"prompt.{role}" for role, t in compile_templates(config).items() for name in sorted(t.variables)}
     typed = {key: getattr(config, key) for key in _COLUMN_TYPES if getattr(config, key) is not None}
-    needed |= {name: f"prompt.{key}" for key, name in typed.items()}
+    needed = used | {name: f"prompt.{key}" for key, name in typed.items()}
     problems = [_describe_missing(name, key, schema) for name, key in needed.items() if name not in schema.names]
     for key, name in typed.items():
         is_right, expected = _COLUMN_TYPES[key]
         if name in schema.names and not is_right(schema.field(name).type):
             problems.append(f"prompt.{key}: column {name!r} is {schema.field(name).type}, must be {expected}")
+    if config.reorder is not None:
+        problems += _describe_reorder(config.reorder, used, schema)
     if problems:
         raise InputError("; ".join(problems))
+
+
+def _describe_reorder(column: str, used: Collection[str], schema: pa.Schema) -> list[str]:
+    """Why `prompt.reorder` cannot be done, if it cannot."""
+    if column not in schema.names:
+        return [_describe_missing(column, "prompt.reorder", schema)]
+    problems = []
+    kind = schema.field(column).type
+    if not is_list(kind):
+        problems.append(f"prompt.reorder: column {column!r} is {kind}, must be a list of documents")
+    if column not in used:
+        problems.append(f"prompt.reorder: neither prompt.user nor prompt.system uses {column!r}; leave it out")
+    added = order_field(column).name
+    if added in schema.names:
+        problems.append(
+            f"prompt.reorder adds a column {added!r} to the output, which the input has already; rename or drop it"
+        )
+    return problems
 
 
 def _make_source(

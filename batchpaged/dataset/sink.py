@@ -26,16 +26,24 @@ from batchpaged.dataset.windows import Window, cut_windows, load_window, spread_
 from batchpaged.errors import UnfinishedError
 
 if TYPE_CHECKING:
+    from batchpaged.dataset.reorder import Reorder
     from batchpaged.dataset.source import Source
 
 _ROW_GROUP_ROWS = 65_536
 _SUCCESS = "_SUCCESS"
 
 
-def assemble(source: Source, units_dir: Path, out_dir: Path, on_progress: Callable[[int], None] | None = None) -> None:
+def assemble(
+    source: Source,
+    units_dir: Path,
+    out_dir: Path,
+    on_progress: Callable[[int], None] | None = None,
+    reorder: Reorder | None = None,
+) -> None:
     """Write and publish the output of a run whose units are all committed. `out_dir` is replaced if it is there.
 
-    `on_progress` is called with the number of rows written so far. Memory: one window of results and one part of input.
+    `on_progress` is called with the number of rows written so far. With `reorder`, one more column records the order of
+    each row's documents. Memory: one window of results and one part of input.
     Raises UnfinishedError if an ordinal is missing or there twice, a unit file cannot be read, or the disk is full;
     then `out_dir` is as it was before.
     """
@@ -43,7 +51,7 @@ def assemble(source: Source, units_dir: Path, out_dir: Path, on_progress: Callab
     _remove_leftovers(out_dir)
     try:
         (temporary / "windows").mkdir(parents=True)
-        _write_files(source, units_dir, temporary, on_progress or (lambda num_rows: None))
+        _write_files(source, units_dir, temporary, on_progress or (lambda num_rows: None), reorder)
         shutil.rmtree(temporary / "windows")
         _write_success(temporary / _SUCCESS)
         _publish(temporary, out_dir)
@@ -53,24 +61,31 @@ def assemble(source: Source, units_dir: Path, out_dir: Path, on_progress: Callab
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _write_files(source: Source, units_dir: Path, folder: Path, on_progress: Callable[[int], None]) -> None:
+def _write_files(
+    source: Source, units_dir: Path, folder: Path, on_progress: Callable[[int], None], reorder: Reorder | None
+) -> None:
     windows = cut_windows(source.parts, units_dir)
     spread_units(units_dir, windows, folder / "windows")
     names = _output_names([file.path for file in source.files])
-    pieces = _iter_pieces(source, windows, folder / "windows", on_progress)
+    schema = _output_schema(source.schema, reorder)
+    pieces = _iter_pieces(source, windows, folder / "windows", on_progress, reorder)
     piece = next(pieces, None)
     for file_index, name in enumerate(names):
-        with _open_writer(folder / name, _output_schema(source.schema)) as writer:  # a file without rows is written too
+        with _open_writer(folder / name, schema) as writer:  # a file without rows is written too
             while piece is not None and piece[0] == file_index:
                 writer.write_table(piece[1], row_group_size=_ROW_GROUP_ROWS)
                 piece = next(pieces, None)
 
 
 def _iter_pieces(
-    source: Source, windows: list[Window], folder: Path, on_progress: Callable[[int], None]
+    source: Source,
+    windows: list[Window],
+    folder: Path,
+    on_progress: Callable[[int], None],
+    reorder: Reorder | None,
 ) -> Iterator[tuple[int, pa.Table]]:
     """In order, the finished rows of each part (a row group's worth at a time) and the file they belong to."""
-    schema = _output_schema(source.schema)
+    schema = _output_schema(source.schema, reorder)
     for window in windows:
         results = load_window(window, folder)
         for part in window.parts:
@@ -78,17 +93,26 @@ def _iter_pieces(
             added = results.slice(part.first_ordinal - window.start, part.num_rows)
             for start in range(0, part.num_rows, _ROW_GROUP_ROWS):
                 pieces = (table.slice(start, _ROW_GROUP_ROWS) for table in (rows, added))
-                yield part.file_index, _join_columns(*pieces, schema)
+                yield part.file_index, _join_columns(*pieces, schema, reorder)
             on_progress(part.first_ordinal + part.num_rows)
 
 
-def _join_columns(rows: pa.Table, added: pa.Table, schema: pa.Schema) -> pa.Table:
+def _join_columns(rows: pa.Table, added: pa.Table, schema: pa.Schema, reorder: Reorder | None) -> pa.Table:
     columns = [*rows.columns, *(added[field.name].cast(field.type) for field in OUTPUT_COLUMNS)]
+    if reorder is not None:
+        columns.append(_orders(rows[reorder.column], added["status"], reorder))
     return pa.Table.from_arrays(columns, schema=schema)
 
 
-def _output_schema(schema: pa.Schema) -> pa.Schema:
-    return pa.schema([*schema, *OUTPUT_COLUMNS], metadata=schema.metadata)
+def _orders(documents: pa.ChunkedArray, status: pa.ChunkedArray, reorder: Reorder) -> pa.Array:
+    """Computed again rather than carried through plan and units: it depends on the row and the counts alone."""
+    orders = zip(reorder.orders(documents), status.to_pylist(), strict=True)
+    return pa.array([None if state == "failed" else order for order, state in orders], reorder.order_field.type)
+
+
+def _output_schema(schema: pa.Schema, reorder: Reorder | None) -> pa.Schema:
+    added = [*OUTPUT_COLUMNS, *([reorder.order_field] if reorder is not None else [])]
+    return pa.schema([*schema, *added], metadata=schema.metadata)
 
 
 def _output_names(paths: list[str]) -> list[str]:

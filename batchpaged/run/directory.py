@@ -30,7 +30,7 @@ from batchpaged.run.unit_file import DamagedUnit, read_unit_facts
 
 FORMAT = 1
 OWN_NAMES = {
-    "run.json", "prompts", "plan.parquet", "plan.json", "units", "output",
+    "run.json", "documents", "documents.parquet", "prompts", "plan.parquet", "plan.json", "units", "output",
     ".output.tmp", ".output.old", "report.json", "report.html", "metrics.prom", "lock", "owner.json", "sittings",
 }  # fmt: skip
 
@@ -39,6 +39,8 @@ class RunDirectory:
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
         self.prompts = self.path / "prompts"
+        self.documents = self.path / "documents"
+        self.document_counts = self.path / "documents.parquet"
         self.units = self.path / "units"
         self.output = self.path / "output"
         self.sittings = self.path / "sittings"
@@ -64,6 +66,9 @@ class RunDirectory:
 
     def prompt_file(self, part: int) -> Path:
         return self.prompts / f"part-{part:05}.parquet"
+
+    def document_file(self, part: int) -> Path:
+        return self.documents / f"part-{part:05}.parquet"
 
     def unit_file(self, unit: int) -> Path:
         return self.units / f"unit-{unit:06}.parquet"
@@ -195,6 +200,7 @@ class RunDirectory:
     def _make_folders(self) -> None:
         for folder in (self.prompts, self.units, self.sittings):
             folder.mkdir(exist_ok=True)
+        for folder in (self.documents, self.prompts, self.units, self.sittings):
             for leftover in folder.glob(".*.tmp"):  # of a killed sitting, in the middle of writing
                 leftover.unlink(missing_ok=True)
 

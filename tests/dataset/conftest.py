@@ -46,7 +46,8 @@ def prompt_config():
 
     def make(**keys):
         defaults = dict.fromkeys(("system", "user", "messages_column", "text_column", "token_ids_column"))
-        return SimpleNamespace(**{**defaults, "chat_template": "auto", "on_too_long": "error", **keys})
+        more = {"chat_template": "auto", "on_too_long": "error", "reorder": None}
+        return SimpleNamespace(**{**defaults, **more, **keys})
 
     return make
 
