@@ -2,8 +2,6 @@
 
 from bisect import bisect_left, insort
 
-import numpy as np
-
 from batchpaged.engine.sequence import Sequence, common_prefix_length
 
 
@@ -34,5 +32,4 @@ class InFlight:
 
 
 def _entry(sequence: Sequence) -> tuple[bytes, int, Sequence]:
-    # Big-endian bytes sort as the token ids do. seq_id is unique, so sequences themselves are never compared.
-    return np.asarray(sequence.prompt_array, dtype=">i4").tobytes(), sequence.seq_id, sequence
+    return sequence.sort_key, sequence.seq_id, sequence  # seq_id is unique: sequences themselves are never compared

@@ -59,32 +59,51 @@ class PrefixCache:
         # Children of a block by token ids, sorted: the longest common prefix is always with a neighbour.
         self._children: dict[int | None, list[tuple[tuple[int, ...], int]]] = {}
         pool.on_evict = self._forget
+        pool.leaf_below = self._leaf_below
 
     def __len__(self) -> int:
         return len(self._by_block)
 
-    def match(self, tokens: list[int] | np.ndarray) -> PrefixMatch:
-        """Longest cached prefix of all but the last token, whose logits are needed. Changes nothing."""
+    def extend_hashes(self, hashes: list[bytes], token_ids: list[int], num_blocks: int) -> None:
+        """Append the hashes of a prompt's leading full blocks until there are `num_blocks` of them."""
         size = self._pool.block_size
-        limit = len(tokens) - 1
-        ids = np.asarray(tokens, dtype=np.int32)
+        content = np.asarray(token_ids[len(hashes) * size : num_blocks * size], dtype=np.int32).tobytes()
+        parent_hash = hashes[-1] if hashes else self._root
+        for start in range(0, len(content), 4 * size):
+            parent_hash = self._block_hash(parent_hash, content[start : start + 4 * size])
+            hashes.append(parent_hash)
+
+    def match(self, token_ids: list[int], hashes: list[bytes] | None = None) -> PrefixMatch:
+        """Longest cached prefix of all but the last token, whose logits are needed. Changes nothing in the cache.
+
+        `hashes`: of the prompt's leading full blocks, as far as they are known; those missing are appended.
+        """
+        size = self._pool.block_size
+        limit = len(token_ids) - 1
+        hashes = [] if hashes is None else hashes
+        self.extend_hashes(hashes, token_ids, limit // size)
         blocks: list[int] = []
-        parent_hash, parent = self._root, None
-        for start in range(0, limit - limit % size, size):
-            entry = self._find(parent_hash, parent, ids[start : start + size])
-            if entry is None:
+        parent = None
+        for index in range(limit // size):
+            entry = self._by_hash.get(hashes[index])
+            tokens = tuple(token_ids[index * size : (index + 1) * size])
+            if entry is None or entry.parent != parent or entry.tokens != tokens:
                 break
-            blocks.append(entry.block)
-            parent_hash, parent = entry.hash, entry.block
+            parent = entry.block
+            blocks.append(parent)
         start = len(blocks) * size
-        source, num_slots = self._nearest_child(parent, tuple(ids[start : min(start + size, limit)].tolist()))
+        source, num_slots = self._nearest_child(parent, tuple(token_ids[start : min(start + size, limit)]))
         return PrefixMatch(tuple(blocks), source, num_slots, start + num_slots)
 
-    def _find(self, parent_hash: bytes, parent: int | None, tokens: np.ndarray) -> CachedBlock | None:
-        entry = self._by_hash.get(self._block_hash(parent_hash, tokens.tobytes()))
-        if entry is None or entry.parent != parent or entry.tokens != tuple(tokens.tolist()):
-            return None
-        return entry
+    def find(self, block_hash: bytes) -> int | None:
+        """The full block with this hash."""
+        entry = self._by_hash.get(block_hash)
+        return None if entry is None else entry.block
+
+    def hash_of(self, block: int) -> bytes | None:
+        """None unless it is a full cached block."""
+        entry = self._by_block.get(block)
+        return None if entry is None else entry.hash
 
     def _nearest_child(self, parent: int | None, tokens: tuple[int, ...]) -> tuple[int | None, int]:
         children = self._children.get(parent, [])
@@ -96,20 +115,22 @@ class PrefixCache:
                 best = (block, shared)
         return best
 
-    def insert(self, block: int, parent: int | None, tokens: tuple[int, ...]) -> int | None:
+    def insert(
+        self, block: int, parent: int | None, tokens: tuple[int, ...], block_hash: bytes | None = None
+    ) -> int | None:
         """Make a referenced block findable; returns the block that now stands for these tokens.
 
         A full block (block_size tokens) whose content is cached already is not inserted: the block that was there
         is returned, and the caller exchanges its own for it, so that a child's parent is always referenced with it.
         None when the hash collides with other content: the block stays private, and so must its successors.
-        An open block (fewer tokens) can be inserted again with more tokens as its owner fills it.
+        An open block (fewer tokens) can be inserted again with more tokens as its owner fills it. `block_hash`: of
+        parent and tokens, where it is known already.
         """
         self._drop_open(block)
         if len(tokens) < self._pool.block_size:
             self._remember(CachedBlock(block, parent, None, tokens))
             return block
-        parent_hash = self._root if parent is None else self._by_block[parent].hash
-        key = self._block_hash(parent_hash, np.asarray(tokens, dtype=np.int32).tobytes())
+        key = block_hash or self._hash(parent, tokens)
         existing = self._by_hash.get(key)
         if existing is not None:
             is_same = existing.parent == parent and existing.tokens == tokens
@@ -118,6 +139,10 @@ class PrefixCache:
         self._by_hash[key] = entry
         self._remember(entry)
         return block
+
+    def _hash(self, parent: int | None, tokens: tuple[int, ...]) -> bytes:
+        parent_hash = self._root if parent is None else self._by_block[parent].hash
+        return self._block_hash(parent_hash, np.asarray(tokens, dtype=np.int32).tobytes())
 
     def _remember(self, entry: CachedBlock) -> None:
         self._by_block[entry.block] = entry
@@ -137,6 +162,12 @@ class PrefixCache:
         siblings.pop(bisect_left(siblings, (entry.tokens, block)))
         if not siblings:
             del self._children[entry.parent]
+
+    def _leaf_below(self, block: int) -> int:
+        """What must be evicted before `block`: only where hashes collide is a child needed less than its parent."""
+        while siblings := self._children.get(block):
+            block = siblings[-1][1]
+        return block
 
     def check(self) -> None:
         """Raise AssertionError unless every cached block is marked so, and its parent is a full cached block."""

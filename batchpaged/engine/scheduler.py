@@ -12,8 +12,10 @@ from itertools import islice
 
 from batchpaged.engine.block_pool import BlockPool
 from batchpaged.engine.completion_lengths import CompletionLengths
+from batchpaged.engine.future_uses import FutureUses
 from batchpaged.engine.in_flight import InFlight
 from batchpaged.engine.prefix_cache import NO_MATCH, PrefixCache, PrefixMatch
+from batchpaged.engine.room import Room
 from batchpaged.engine.sequence import FinishReason, Sequence, Status, TokenCounts
 from batchpaged.engine.step import BlockCopy, StepPlan
 from batchpaged.engine.step_builder import StepBuilder
@@ -46,6 +48,7 @@ class Scheduler:
         self._max_running = min(limits.max_sequences, limits.max_batch_tokens)
         self._finish_check = finish_check
         self._in_flight = InFlight()
+        self._uses = None if cache is None else FutureUses(pool, cache)
         self._lengths = CompletionLengths()
 
     @property
@@ -68,6 +71,13 @@ class Scheduler:
                 f"({self.pool.num_blocks} blocks of {self.pool.block_size} tokens); raise engine.kv_cache"
             )
         self.waiting.append(sequence)
+        if self._uses is not None:
+            self._uses.add(sequence)
+
+    def expect(self, token_ids: list[int] | None) -> None:
+        """Say which prompt will be added next, so that what it shares is kept; forgotten when one is added."""
+        if self._uses is not None:
+            self._uses.expect(token_ids)
 
     def schedule(self) -> StepPlan | None:
         """Plan the next step; None when nothing is left to do. Blocks are allocated, nothing is computed yet."""
@@ -95,6 +105,7 @@ class Scheduler:
         self.pool.check(s.block_table for s in self.running)
         if self.cache is not None:
             self.cache.check()
+            self._uses.check()
 
     # --- running sequences ---
 
@@ -107,7 +118,8 @@ class Scheduler:
     def _reserve_slot(self, sequence: Sequence) -> bool:
         """Make the block table cover the next token. False if the sequence had to be preempted for it."""
         while self._num_blocks(sequence.num_tokens) > len(sequence.block_table):
-            if self.pool.num_available:
+            is_careful = self._yields_to_reuse and len(self.running) > 1
+            if self.pool.num_spare if is_careful else self.pool.num_available:
                 sequence.block_table.append(self.pool.allocate())
             elif self._preempt_last() is sequence:
                 return False
@@ -117,6 +129,8 @@ class Scheduler:
         """Release the blocks of the sequence admitted last; it is computed again from what the cache still holds."""
         sequence = self.running.pop()
         self._in_flight.discard(sequence)
+        if self._uses is not None:
+            self._uses.add_first(sequence)
         self._release(sequence, Status.WAITING)
         sequence.num_computed_tokens = sequence.num_cached_blocks = 0
         sequence.num_preemptions += 1
@@ -133,23 +147,32 @@ class Scheduler:
 
     def _admit(self, builder: StepBuilder) -> None:
         """Admit waiting sequences in order while budget and blocks last, passing over those that wait for a prefix."""
-        reserve = sum(self._num_growth_blocks(s) for s in self.running)
+        if not self.waiting or not builder.budget or len(self.running) >= self._max_running:
+            return
+        room = Room(self.pool.block_size, self._lengths)
+        for sequence in self.running:
+            room.keep_growth(sequence)
+        passed_over: list[Sequence] = []
         admitted: set[int] = set()
         for sequence in islice(self.waiting, ADMISSION_WINDOW):
             if not builder.budget or len(self.running) >= self._max_running:
                 break
-            if self._is_waiting_for_prefix(sequence):
+            match = None if self._is_waiting_for_prefix(sequence) else self._match(sequence)
+            if match is None or self._must_defer(sequence, match):
+                passed_over.append(sequence)
                 continue
-            match = self.cache.match(sequence.token_ids) if self.cache else NO_MATCH
-            if self._must_defer(sequence, match):
-                continue
-            reserve += self._num_growth_blocks(sequence)
-            if not self._has_room(sequence, match, reserve):
+            while passed_over:
+                room.keep_all(passed_over.pop())
+            room.keep_growth(sequence)
+            if not self._has_room(sequence, match, room):
                 break
             self._start(sequence, match, builder)
             admitted.add(sequence.seq_id)
         if admitted:
             self.waiting = deque(s for s in self.waiting if s.seq_id not in admitted)
+
+    def _match(self, sequence: Sequence) -> PrefixMatch:
+        return self.cache.match(sequence.token_ids, sequence.block_hashes) if self.cache else NO_MATCH
 
     def _is_waiting_for_prefix(self, sequence: Sequence) -> bool:
         other = sequence.waits_for
@@ -164,21 +187,36 @@ class Scheduler:
         shared, other = self._in_flight.longest_overlap(sequence)
         if min(shared, sequence.num_tokens - 1) <= match.num_tokens:
             return False
-        sequence.waits_for = other
+        sequence.waits_for, sequence.num_awaited_tokens = other, shared
         return True
 
-    def _has_room(self, sequence: Sequence, match: PrefixMatch, reserve: int) -> bool:
-        """Enough blocks for the known tokens now and, unless it runs alone, for what all running ones may grow by."""
+    def _has_room(self, sequence: Sequence, match: PrefixMatch, room: Room) -> bool:
+        """Whether its known tokens fit beside `room` without evicting what others will use. Alone it always fits."""
         num_new = self._num_blocks(sequence.num_tokens) - len(match.blocks)
-        num_revived = sum(not self.pool.is_referenced(b) for b in match.blocks)
-        num_left = self.pool.num_available - num_new - num_revived
-        return num_left >= (reserve if self.running else 0)
+        if not self.running:
+            return True
+        if self._yields_to_reuse:
+            num_revived = sum(map(self.pool.is_spare, match.blocks))
+            return self.pool.num_spare - num_new - num_revived >= room.num_blocks
+        num_revived = sum(not self.pool.is_referenced(block) for block in match.blocks)
+        return self.pool.num_available - num_new - num_revived >= room.num_expected
+
+    @property
+    def _yields_to_reuse(self) -> bool:
+        """Whether fewer sequences run at once rather than evict what a waiting one will use.
+
+        In planned order that costs little, and each token is computed once. In any other order nearly every block is
+        needed some time, and nothing would be left to run in.
+        """
+        return self._uses is not None and self._uses.is_planned
 
     def _start(self, sequence: Sequence, match: PrefixMatch, builder: StepBuilder) -> None:
         for block in match.blocks:
             self.pool.acquire(block)
         num_new = self._num_blocks(sequence.num_tokens) - len(match.blocks)
         sequence.block_table = [*match.blocks, *(self.pool.allocate() for _ in range(num_new))]
+        if self._uses is not None:
+            self._uses.remove(sequence)
         if match.copy_source is not None:
             # Copies run before any slot is written, so the source may even be a block that was just evicted.
             target = sequence.block_table[len(match.blocks)]
@@ -208,8 +246,9 @@ class Scheduler:
     def _cache_full_block(self, sequence: Sequence, cache: PrefixCache) -> None:
         """Cache the first block that is full and not cached yet, or exchange it for the equal block that is cached."""
         index = sequence.num_cached_blocks
-        block, parent, tokens = self._block_content(sequence, (index + 1) * self.pool.block_size)
-        canonical = cache.insert(block, parent, tokens)
+        content = self._block_content(sequence, (index + 1) * self.pool.block_size)
+        known_hash = sequence.block_hashes[index] if index < len(sequence.block_hashes) else None
+        block, canonical = content[0], cache.insert(*content, known_hash)
         if canonical is None:
             sequence.is_private = True
             return
@@ -235,7 +274,9 @@ class Scheduler:
             finished.append(sequence)
 
     def _release(self, sequence: Sequence, status: Status) -> None:
-        """Give all blocks back, the last one first (see BlockPool)."""
+        """Give all blocks back, the last one first (see FreeQueue)."""
+        if self._uses is not None:
+            self._uses.before_release(sequence)
         self.pool.release(reversed(sequence.block_table))
         sequence.block_table = []
         sequence.status = status
@@ -244,9 +285,3 @@ class Scheduler:
 
     def _num_blocks(self, num_tokens: int) -> int:
         return -(-num_tokens // self.pool.block_size)
-
-    def _num_growth_blocks(self, sequence: Sequence) -> int:
-        """Blocks that the sequence is expected to need beyond those for its known tokens."""
-        num_expected = min(self._lengths.expected(sequence.params.max_tokens), sequence.params.max_tokens)
-        num_final = max(sequence.num_prompt_tokens + num_expected, sequence.num_tokens)
-        return self._num_blocks(num_final) - self._num_blocks(sequence.num_tokens)

@@ -45,10 +45,18 @@ class Sequence:
     num_computed_tokens: int = 0  # keys and values that lie in the cache
     num_cached_blocks: int = 0  # leading blocks of the table that the prefix cache can find; never written again
     is_private: bool = False  # a hash collision: nothing beyond num_cached_blocks can be cached
+    block_hashes: list[bytes] = field(default_factory=list)  # of its leading full blocks, as far as anybody asked
     waits_for: "Sequence | None" = None  # is prefilling tokens that this one would compute again
+    num_awaited_tokens: int = 0  # how many, where it waits
+    # What FutureUses knows of it.
+    place: int | None = None  # in the queue; None unless it waits
+    successor: "Sequence | None" = None  # the next in planned order, if that one leaves it inside a block
+    copied_index: int = 0  # in the block table: the block that the successor copies slots of
+    copy_source: int | None = None  # block kept because this one, waiting, will copy slots of it
     finish_reason: FinishReason | None = None
     stop_index: int | None = None  # length in characters of the completion, when a stop string ended it
     prompt_array: np.ndarray | None = None  # int32 [num_prompt_tokens], for fast comparison
+    sort_key: bytes = b""  # the prompt in bytes that sort as its token ids do
     # Accounting: every prompt token is counted once, as cached or as prefilled, when it first enters the cache.
     num_known_tokens: int = 0  # most tokens that were ever in the cache; to compute one of them again is to recompute
     num_cached_tokens: int = 0
@@ -58,6 +66,7 @@ class Sequence:
 
     def __post_init__(self) -> None:
         self.prompt_array = np.asarray(self.token_ids[: self.num_prompt_tokens], dtype=np.int32)
+        self.sort_key = self.prompt_array.astype(">i4").tobytes()
 
     @property
     def num_tokens(self) -> int:

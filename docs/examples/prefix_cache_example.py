@@ -16,9 +16,9 @@ from batchpaged.engine.sequence import Sequence, Status
 from batchpaged.engine.step import StepPlan
 
 BLOCK_SIZE = 4
-NUM_BLOCKS = 9
+NUM_BLOCKS = 10
 LIMITS = SchedulerLimits(max_batch_tokens=12, max_sequences=4, max_model_len=32)
-PARAMS = SamplingParams(max_tokens=4)
+PARAMS = SamplingParams(max_tokens=5)
 DOCUMENT = [10, 11, 12, 13, 14, 15, 16, 17]
 PROMPTS = {
     "A": [*DOCUMENT, 20, 21],  # a question about the document
@@ -138,9 +138,11 @@ class Example:
     def pool_state(self) -> Iterator[str]:
         counts = [f"{block}:{count}" for block, count in enumerate(self.pool.reference_counts) if count]
         yield f"reference counts  {' '.join(counts) or 'all zero'}"
-        # The pool has no use for listing its parts in public, so this looks inside.
-        queue = [f"{block}[{words(self.slots[block])}]" for block in self.pool._free_queue]
-        yield f"free queue        {' '.join(queue) or 'empty'}"
+        queue = self.pool.eviction_order()
+        spare = [f"{block}[{words(self.slots[block])}]" for block in queue if self.pool.is_spare(block)]
+        needed = [f"{block}[{words(self.slots[block])}]" for block in queue if not self.pool.is_spare(block)]
+        yield f"free queue        {' '.join([*spare, *['|'][: len(needed)], *needed]) or 'empty'}"
+        # The pool has no use for listing these in public, so this looks inside.
         yield f"free              {words(reversed(self.pool._free)) or 'none'}"
 
 

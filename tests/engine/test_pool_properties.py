@@ -1,10 +1,11 @@
-"""The block pool against a model of it: a count for every block, and the order in which blocks were let go."""
+"""The block pool against a model of it: counts, the order in which blocks were let go, and their next uses."""
 
 import pytest
 from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from batchpaged.engine.block_pool import BlockPool
+from batchpaged.engine.free_queue import FreeQueue
 
 
 class PoolMachine(RuleBasedStateMachine):
@@ -15,11 +16,18 @@ class PoolMachine(RuleBasedStateMachine):
         self.evicted: list[int] = []
         self.counts = dict.fromkeys(range(num_blocks), 0)
         self.cached: set[int] = set()
-        self.queue: list[int] = []  # cached and unreferenced, the one to be evicted first in front
+        self.queue: list[int] = []  # cached and unreferenced, the one that got its place first in front
+        self.uses: dict[int, int] = {}  # next uses that are known
+        self.pool.next_use = self.uses.get
 
     @property
     def referenced(self) -> list[int]:
         return [block for block, count in self.counts.items() if count]
+
+    @property
+    def eviction_order(self) -> list[int]:
+        """Without a known use first, then the farthest; sorting keeps the order among equals."""
+        return sorted(self.queue, key=lambda block: -self.uses.get(block, 10**9))
 
     @property
     def free(self) -> set[int]:
@@ -30,14 +38,14 @@ class PoolMachine(RuleBasedStateMachine):
         if not self.free and not self.queue:
             assert self.pool.num_available == 0
             return
-        free, expected = self.free, self.queue[:1]
+        free, expected = self.free, self.eviction_order[:1]
         self.evicted.clear()
         block = self.pool.allocate()
         if free:
             assert block in free and self.evicted == [], "a cached block is evicted while a free one is there"
         else:
-            assert [block] == expected == self.evicted, "not the block that was let go first"
-            self.queue.pop(0)
+            assert [block] == expected == self.evicted, "not the block whose turn it is"
+            self.queue.remove(block)
             self.cached.discard(block)
         self.counts[block] = 1
 
@@ -67,6 +75,17 @@ class PoolMachine(RuleBasedStateMachine):
         (self.pool.mark_cached if is_cached else self.pool.unmark_cached)(block)
         (self.cached.add if is_cached else self.cached.discard)(block)
 
+    @precondition(lambda self: self.cached)
+    @rule(data=st.data(), use=st.none() | st.integers(0, 4))
+    def change_use(self, data: st.DataObject, use: int | None) -> None:
+        block = data.draw(st.sampled_from(sorted(self.cached)))
+        self.uses.pop(block, None)
+        self.uses |= {} if use is None else {block: use}
+        self.pool.reconsider(block)
+        if block in self.queue:
+            self.queue.remove(block)
+            self.queue.append(block)
+
     @invariant()
     def agrees_with_the_model(self) -> None:
         blocks = range(self.pool.num_blocks)
@@ -75,6 +94,10 @@ class PoolMachine(RuleBasedStateMachine):
         assert [self.pool.is_cached(block) for block in blocks] == [block in self.cached for block in blocks]
         assert self.pool.num_available == len(self.free) + len(self.queue)
         assert self.pool.num_referenced == len(self.referenced)
+        assert self.pool.eviction_order() == self.eviction_order
+        spare = [block for block in blocks if self.pool.is_spare(block)]
+        assert spare == [block for block in blocks if block in self.queue and block not in self.uses]
+        assert self.pool.num_spare == len(self.free) + len(spare)
 
     @invariant()
     def passes_its_own_check(self) -> None:
@@ -92,7 +115,19 @@ def test_blocks_that_were_given_back_are_used_again_first() -> None:
     assert {pool.allocate() for _ in range(3)} == set(first)
 
 
-@pytest.mark.parametrize("damage", ["count", "lost", "twice", "cached"])
+def test_the_free_queue_forgets_what_was_taken_out_of_it() -> None:
+    queue = FreeQueue()
+    for use in range(10_000):
+        queue.add(0, use)
+        queue.add(1, use)
+        queue.remove(0)
+        queue.remove(1)
+    queue.add(2, 5)
+    assert (queue.first(), len(queue)) == (2, 1)
+    assert len(queue._heap) < 100
+
+
+@pytest.mark.parametrize("damage", ["count", "lost", "twice", "cached", "use"])
 def test_check_notices_damage(damage: str) -> None:
     pool = BlockPool(4, block_size=4)
     held, let_go = pool.allocate(), pool.allocate()
@@ -108,5 +143,7 @@ def test_check_notices_damage(damage: str) -> None:
             pool._free.append(held)
         case "cached":
             pool.mark_cached(pool._free[0])
+        case "use":
+            pool.next_use = lambda block: 1
     with pytest.raises(AssertionError):
         pool.check([[held]])
