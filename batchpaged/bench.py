@@ -10,8 +10,7 @@ from batchpaged.engine.build import build_engine, choose_device, default_num_thr
 from batchpaged.engine.engine import Completion
 from batchpaged.engine.sampling_params import SamplingParams
 from batchpaged.errors import InputError
-from batchpaged.planner import count_parameters, tokenise
-from batchpaged.planning.plan_file import plan_table, token_lists
+from batchpaged.planner import count_parameters, planned_prompts
 from batchpaged.prepare import Prepared
 from batchpaged.run.progress import Progress, ProgressReporter
 
@@ -53,8 +52,7 @@ class BenchResult:
 
 def bench_prepared(prepared: Prepared, max_tokens: int, reporter: ProgressReporter) -> BenchResult:
     """Every completion is forced to `max_tokens` tokens, greedy. Raises InputError if no row has a prompt."""
-    summary, rows, _ = plan_table(tokenise(prepared, reporter), max_tokens, num_workers=1)
-    prompts = [ids for ids in token_lists(rows) if ids is not None]
+    summary, prompts = planned_prompts(prepared, reporter)
     if not prompts:
         raise InputError("no row of the input gives a prompt")
     reporter.update(Progress("load", 0, 1, "models"))

@@ -1,15 +1,22 @@
-"""The dry run behind `batchpaged plan`: tokenises and orders everything, computes and writes nothing."""
+"""The dry run behind `batchpaged plan`: tokenises and orders everything in a temporary folder, computes nothing."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from batchpaged.cluster.count_tasks import count_here
-from batchpaged.cluster.prompt_tasks import build_prompts
+from batchpaged.cluster.prompt_tasks import plan_settings, write_prompts
 from batchpaged.config import EngineConfig
-from batchpaged.planning.estimate import ModelCost, estimate
-from batchpaged.planning.plan_file import plan_table
+from batchpaged.planning.cost import ModelCost
+from batchpaged.planning.estimate import estimate
+from batchpaged.planning.plan_file import read_unit, token_lists
+from batchpaged.planning.planner import make_plan, preview_plan
 from batchpaged.planning.summary import PlanSummary
 from batchpaged.prepare import Prepared
 from batchpaged.run.progress import Progress, ProgressReporter
@@ -34,17 +41,18 @@ class PlanReport:
 
 
 def plan_prepared(prepared: Prepared, reporter: ProgressReporter) -> PlanReport:
-    table = tokenise(prepared, reporter)
-    summary, _, _ = plan_table(table, prepared.pipeline.sampling.max_tokens, num_workers=1)
-    failed = table.filter(pa.compute.equal(table["status"], "failed"))
+    pipeline, engine = prepared.pipeline, prepared.pipeline.engine
     cost, device = _model_cost(prepared)
-    engine = prepared.pipeline.engine
-    needs = estimate(summary, cost, prepared.pipeline.sampling.max_tokens, engine.max_sequences)
+    with TemporaryDirectory(prefix="batchpaged-plan-") as folder:
+        files = tokenise(prepared, Path(folder), reporter)
+        summary, _ = preview_plan(files, _subfolder(folder, "work"), plan_settings(pipeline, cost, num_workers=1))
+        failed_rows = tuple(islice(_failed_rows(files), NUM_FAILED_SHOWN))
+    needs = estimate(summary, cost, pipeline.sampling.max_tokens, engine.max_sequences)
     seconds, note = _seconds(needs.flops, device)
     return PlanReport(
         summary=summary,
-        num_failed_rows=failed.num_rows,
-        failed_rows=tuple((row["row_id"], row["error"]) for row in failed.slice(0, NUM_FAILED_SHOWN).to_pylist()),
+        num_failed_rows=summary.num_failed,
+        failed_rows=failed_rows,
         kv_bytes_needed=needs.kv_bytes_needed,
         kv_bytes_available=_kv_bytes_available(engine, cost.kv_bytes_per_token, device),
         estimated_seconds=seconds,
@@ -52,15 +60,49 @@ def plan_prepared(prepared: Prepared, reporter: ProgressReporter) -> PlanReport:
     )
 
 
-def tokenise(prepared: Prepared, reporter: ProgressReporter) -> pa.Table:
+def tokenise(prepared: Prepared, folder: Path, reporter: ProgressReporter) -> list[Path]:
+    """Write the prompts of all parts (PROMPTS_SCHEMA) to files in `folder`, as a run does. -> the files, in order."""
     parts = prepared.source.parts
     reorder = count_here(prepared.pipeline, prepared.source, reporter)
-    tables = []
+    files = []
     for part in parts:
-        reporter.update(Progress("read", len(tables), len(parts), "parts"))
-        tables.append(build_prompts(prepared.pipeline, prepared.source, part, prepared.model, reorder)[0])
+        reporter.update(Progress("read", part.index, len(parts), "parts"))
+        files.append(folder / f"part-{part.index:05}.parquet")
+        write_prompts(files[-1], prepared.pipeline, prepared.source, part, prepared.model, reorder)
     reporter.update(Progress("plan", 0, prepared.source.num_rows, "rows"))
-    return pa.concat_tables(tables)
+    return files
+
+
+def planned_prompts(prepared: Prepared, reporter: ProgressReporter) -> tuple[PlanSummary, list[list[int]]]:
+    """The prompts of all rows that have one, in planned order, in memory."""
+    with TemporaryDirectory(prefix="batchpaged-plan-") as folder:
+        files = tokenise(prepared, Path(folder), reporter)
+        run, work = _subfolder(folder, "run"), _subfolder(folder, "work")
+        summary = make_plan(files, work, run, plan_settings(prepared.pipeline, None, num_workers=1))
+        units = (read_unit(run, unit) for unit in range(summary.num_units))
+        return summary, [ids for unit in units for ids in token_lists(unit) if ids is not None]
+
+
+def _subfolder(folder: str, name: str) -> Path:
+    path = Path(folder) / name
+    path.mkdir()
+    return path
+
+
+def _failed_rows(files: Sequence[Path]) -> Iterator[tuple[str, str]]:
+    """(row id, reason), in input order."""
+    for path in files:
+        rows = pq.read_table(path, columns=["row_id", "status", "error"])
+        failed = rows.filter(pc.equal(rows["status"], "failed"))
+        yield from zip(failed["row_id"].to_pylist(), failed["error"].to_pylist(), strict=True)
+
+
+def known_model_cost(prepared: Prepared) -> ModelCost | None:
+    """For cutting units: None where the model cannot be built without weights, which must not stop a run."""
+    try:
+        return _model_cost(prepared)[0]
+    except Exception:  # model classes are transformers' own, and can raise anything
+        return None
 
 
 def _model_cost(prepared: Prepared) -> tuple[ModelCost, str]:
@@ -72,9 +114,12 @@ def _model_cost(prepared: Prepared) -> tuple[ModelCost, str]:
     device = choose_device(pipeline.engine.device, 0)
     dtype = resolve_dtype(getattr(config, "dtype", None), pipeline.model.dtype, device)
     num_layer_parameters, num_head_parameters = count_parameters(config)
-    values = sum(shape.num_values for shape in layer_shapes(config))
+    shapes = layer_shapes(config)
+    values = sum(shape.num_values for shape in shapes)
     layers = 2.0 * num_layer_parameters
-    return ModelCost(layers, layers + 2.0 * num_head_parameters, values * dtype.itemsize), device
+    # A query head multiplies and adds with one key and one value.
+    context = 2.0 * config.num_attention_heads * sum(shape.head_dim + shape.value_dim for shape in shapes)
+    return ModelCost(layers, layers + 2.0 * num_head_parameters, values * dtype.itemsize, context), device
 
 
 def count_parameters(config: "PreTrainedConfig") -> tuple[int, int]:

@@ -17,6 +17,7 @@ from batchpaged.config import Pipeline
 from batchpaged.dataset.source import Source
 from batchpaged.errors import RefusedError, UnfinishedError
 from batchpaged.models.resolve import ResolvedModel
+from batchpaged.planner import known_model_cost
 from batchpaged.planning.plan_file import read_plan
 from batchpaged.prepare import Prepared, find_model, judge_model, open_input
 from batchpaged.report.html import write_html
@@ -107,7 +108,7 @@ def _compute(
         num_workers_per_host=num_per_host,
     )
     with client.as_current():  # a program may have a client of its own
-        seconds = run_graph(client, job, reporter)
+        seconds = run_graph(client, job, reporter, lambda: known_model_cost(prepared))
     Sitting({**seconds, "total": time.perf_counter() - started}).write(directory.sittings, job.sitting)
 
 

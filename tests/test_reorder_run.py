@@ -96,7 +96,7 @@ def test_an_interrupted_run_gives_the_same(finished, data, num_lost):
 def remove(run_dir, name):
     if name == "plan":
         (run_dir / "plan.json").unlink()
-        (run_dir / "plan.parquet").unlink()
+        shutil.rmtree(run_dir / "plan")
     elif name == "units":
         for path in (run_dir / "units").glob("*.parquet"):
             path.unlink()

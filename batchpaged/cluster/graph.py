@@ -4,10 +4,13 @@
     (count part 1 ─┼─> merge counts: with prompt.reorder only, before anything is tokenised)
     (...          ─┘
 
-    tokenise part 0 ─┐
-    tokenise part 1 ─┼─> plan ─> unit 0, unit 1, ... on the first worker  ─┐
-    ...             ─┘           ...                                       ├─> assemble
-                                 unit n, unit n+1, ... on the last worker ─┘
+    tokenise part 0 ─┐   sort run 0 ─┐                order partition 0 ─┐   write partition 0 ─┐
+    tokenise part 1 ─┼─> sort run 1 ─┼─> splitters ─> order partition 1 ─┼─> write partition 1 ─┼─> plan
+    ...             ─┘   ...        ─┘                ...               ─┘   ...               ─┘
+
+    plan ─> unit 0, unit 1, ... on the first worker  ─┐
+            ...                                       ├─> assemble
+            unit n, unit n+1, ... on the last worker ─┘
 
 Every task checks first whether its result is on disk already, so that Dask may run any of them again. Units are handed
 out a few at a time: each worker owns a contiguous range, so that neighbours share its cache, and a worker that runs out
@@ -31,7 +34,9 @@ from batchpaged.cluster.unit_ranges import UnitRanges
 from batchpaged.cluster.worker_slots import WorkerSlots
 from batchpaged.dataset.sink import assemble
 from batchpaged.errors import BatchpagedError, UnfinishedError
+from batchpaged.planning.cost import ModelCost
 from batchpaged.planning.plan_file import has_plan, read_plan
+from batchpaged.planning.planner import Each
 from batchpaged.planning.summary import PlanSummary
 from batchpaged.run.progress import Progress, ProgressReporter
 
@@ -40,8 +45,13 @@ POLL_SECONDS = 0.5
 NO_WORKER_SECONDS = 300.0  # how long a cluster may be without any
 
 
-def run_graph(client: Client, job: Job, reporter: ProgressReporter) -> dict[str, float]:
-    """Run every stage that is not done yet. -> seconds of the stages; results are in the run directory."""
+def run_graph(
+    client: Client, job: Job, reporter: ProgressReporter, model_cost: Callable[[], ModelCost | None]
+) -> dict[str, float]:
+    """Run every stage that is not done yet. -> seconds of the stages; results are in the run directory.
+
+    `model_cost` is asked if there is something to plan.
+    """
     job_future = client.submit(_same, job, pure=False)
     slots = WorkerSlots(job.num_workers)
     slots.update(workers(client))
@@ -49,7 +59,7 @@ def run_graph(client: Client, job: Job, reporter: ProgressReporter) -> dict[str,
         client.submit(start_engine, job_future, workers=[address], pure=False) for address in slots.addresses.values()
     ]
     try:
-        summary, times = _plan(client, job, job_future, engines, reporter)
+        summary, times = _plan(client, job, job_future, engines, reporter, model_cost)
         _Inference(client, job, job_future, engines, slots, summary, reporter).run()
     finally:
         _stop_engines(client, job)
@@ -83,7 +93,12 @@ def _worker_facts(client: Client) -> dict[str, dict[str, Any]]:
 
 
 def _plan(
-    client: Client, job: Job, job_future: Future, engines: Sequence[Future], reporter: ProgressReporter
+    client: Client,
+    job: Job,
+    job_future: Future,
+    engines: Sequence[Future],
+    reporter: ProgressReporter,
+    model_cost: Callable[[], ModelCost | None],
 ) -> tuple[PlanSummary, dict[str, float]]:
     if has_plan(job.directory.path):
         return read_plan(job.directory.path)[0], {}
@@ -93,17 +108,36 @@ def _plan(
         client.submit(tokenise_part, job_future, i, counted, key=f"tokenise-{job.sitting}-{i:05}", priority=-i)
         for i in range(num_parts)
     ]
-    plan = client.submit(plan_run, job_future, parts, key=f"plan-{job.sitting}")
     reporter.update(Progress("read", 0, num_parts, "parts"))
     _raise_failures([counted] if counted else [], "counting documents")
+    cost = model_cost()  # while the workers read
     for num_done, (future, _) in enumerate(as_completed(parts, with_results=True, raise_errors=False), 1):
         _raise_failures([future], "reading and tokenising")
         _raise_failures(engines, "loading the model")
         reporter.update(Progress("read", num_done, num_parts, "parts"))
     reporter.update(Progress("plan", 0, job.source.num_rows, "rows"))
-    result = _result(plan, "planning")
+    seconds = [_result(part, "reading and tokenising") for part in parts]
+    started = time.perf_counter()
+    summary = plan_run(job, cost, _on_workers(client, job, engines))
+    times = {key: sum(s[key] for s in seconds) for key in ("read", "tokenize")}
     reporter.update(Progress("plan", job.source.num_rows, job.source.num_rows, "rows"))
-    return result
+    return summary, {**times, "plan": time.perf_counter() - started}
+
+
+def _on_workers(client: Client, job: Job, engines: Sequence[Future]) -> Each:
+    """Runs the steps of a stage of planning as tasks."""
+
+    def each(function: Callable[..., Any], items: Sequence[tuple[Any, ...]]) -> list[Any]:
+        futures = [
+            client.submit(function, *item, key=f"{function.__name__}-{job.sitting}-{i:05}", priority=-i)
+            for i, item in enumerate(items)
+        ]
+        for future, _ in as_completed(futures, with_results=True, raise_errors=False):
+            _raise_failures([future], "planning")
+            _raise_failures(engines, "loading the model")
+        return [_result(future, "planning") for future in futures]
+
+    return each
 
 
 def _count_documents(client: Client, job: Job, job_future: Future) -> Future | None:

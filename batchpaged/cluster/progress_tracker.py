@@ -6,8 +6,8 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from batchpaged.planning.cost import DECODE_WEIGHT
 from batchpaged.planning.summary import PlanSummary
-from batchpaged.planning.units import DECODE_WEIGHT
 from batchpaged.run.progress import Progress
 from batchpaged.run.unit_file import last_of_each_session
 

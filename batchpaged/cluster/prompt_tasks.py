@@ -1,9 +1,11 @@
 """Tasks before inference: read and tokenise a part, plan the whole."""
 
+import shutil
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator
 from functools import lru_cache
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,7 +22,9 @@ from batchpaged.dataset.source import Source
 from batchpaged.errors import UnfinishedError
 from batchpaged.models.load import load_tokenizer
 from batchpaged.models.resolve import ResolvedModel
-from batchpaged.planning.plan_file import PROMPTS_SCHEMA, has_plan, plan_table, read_plan, read_prompts, write_plan
+from batchpaged.planning.cost import ModelCost, cost_model, expected_decode_tokens
+from batchpaged.planning.plan_file import PROMPTS_SCHEMA
+from batchpaged.planning.planner import Each, PlanSettings, make_plan
 from batchpaged.planning.summary import PlanSummary
 
 _lock = threading.Lock()
@@ -35,32 +39,59 @@ def tokenise_part(job: Job, index: int, counted: object = None) -> dict[str, flo
     if target.exists():
         return {"read": 0.0, "tokenize": 0.0}
     import_model(job.model)
-    prompts, seconds = build_prompts(
-        job.pipeline, job.source, job.source.parts[index], job.model, load_reorder(job)
-    )
-    job.check_is_current()
     with replacing(target) as temporary:
-        pq.write_table(prompts, temporary, compression="zstd")
+        seconds = write_prompts(
+            temporary, job.pipeline, job.source, job.source.parts[index], job.model, load_reorder(job)
+        )
+        job.check_is_current()
     return seconds
 
 
-def build_prompts(
-    pipeline: Pipeline, source: Source, part: Part, model: ResolvedModel, reorder: Reorder | None
-) -> tuple[pa.Table, dict[str, float]]:
-    """-> (PROMPTS_SCHEMA, one row per input row; seconds spent reading and tokenising).
-
-    All columns are read, not only those of the prompt: a damaged one must show now, not when the output is written.
-    """
+def write_prompts(
+    path: Path, pipeline: Pipeline, source: Source, part: Part, model: ResolvedModel, reorder: Reorder | None
+) -> dict[str, float]:
+    """Write a part's prompts (PROMPTS_SCHEMA, one row per input row). -> seconds spent reading and tokenising."""
+    clock = _Clock()
     builder = _prompt_builder(pipeline, model)
-    id_column = pipeline.input.id_column
-    started = time.perf_counter()
-    rows = source.read(part)
-    read = time.perf_counter()
+    with pq.ParquetWriter(path, PROMPTS_SCHEMA, compression="zstd") as writer:
+        first = part.first_ordinal
+        for rows in clock.reading(source.iter_tables(part)):
+            writer.write_table(_build_prompts(builder, rows, first, pipeline.input.id_column, reorder))
+            first += rows.num_rows
+    return {"read": clock.read, "tokenize": clock.rest}
+
+
+class _Clock:
+    """Parts the seconds spent reading from the rest."""
+
+    def __init__(self) -> None:
+        self.read = 0.0
+        self._started = time.perf_counter()
+
+    @property
+    def rest(self) -> float:
+        return time.perf_counter() - self._started - self.read
+
+    def reading(self, tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
+        while True:
+            started = time.perf_counter()
+            table = next(tables, None)
+            self.read += time.perf_counter() - started
+            if table is None:
+                return
+            yield table
+
+
+def _build_prompts(
+    builder: PromptBuilder, rows: pa.Table, first_ordinal: int, id_column: str | None, reorder: Reorder | None
+) -> pa.Table:
+    """All columns were read, not only those of the prompt: a damaged one must show now, not when the output is
+    written."""
     prompts = builder.build(rows if reorder is None else reorder.apply(rows))
-    ordinals = pa.array(range(part.first_ordinal, part.first_ordinal + part.num_rows), pa.int64())
+    ordinals = pa.array(range(first_ordinal, first_ordinal + rows.num_rows), pa.int64())
     ids = _as_text(rows[id_column] if id_column else ordinals)
-    table = prompts.append_column("ordinal", ordinals).append_column("row_id", ids).select(PROMPTS_SCHEMA.names)
-    return table.cast(PROMPTS_SCHEMA), {"read": read - started, "tokenize": time.perf_counter() - read}
+    table = prompts.append_column("ordinal", ordinals).append_column("row_id", ids)
+    return table.select(PROMPTS_SCHEMA.names).cast(PROMPTS_SCHEMA)
 
 
 def _as_text(ids: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
@@ -82,19 +113,20 @@ def _make_prompt_builder(pipeline: Pipeline, model: ResolvedModel) -> PromptBuil
     return PromptBuilder(pipeline.prompt, tokenizer, pipeline.model.max_model_len, pipeline.sampling.max_tokens)
 
 
-def plan_run(job: Job, seconds: Sequence[dict[str, float]]) -> tuple[PlanSummary, dict[str, float]]:
-    """Plan over all tokenised parts. `seconds`: what the tokenise tasks returned. -> summary, seconds by stage."""
-    started = time.perf_counter()
-    if not has_plan(job.directory.path):
-        _write_plan(job)
-    times = {key: sum(s[key] for s in seconds) for key in ("read", "tokenize")}
-    return read_plan(job.directory.path)[0], {**times, "plan": time.perf_counter() - started}
-
-
-def _write_plan(job: Job) -> None:
+def plan_run(job: Job, model: ModelCost | None, each: Each) -> PlanSummary:
+    """Plan over all tokenised parts, the steps wherever `each` runs them."""
     if any(job.directory.units.glob("unit-*.parquet")):
         raise UnfinishedError(f"{job.run_path} has units but no plan, without which they fit nowhere; use --fresh")
     files = [job.directory.prompt_file(part.index) for part in job.source.parts]
-    plan = plan_table(read_prompts(files), job.pipeline.sampling.max_tokens, job.num_workers)
-    job.check_is_current()
-    write_plan(job.directory.path, *plan)
+    work = job.directory.plan_work(job.sitting)
+    work.mkdir()
+    try:
+        return make_plan(files, work, job.directory.path, plan_settings(job.pipeline, model, job.num_workers), each)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def plan_settings(pipeline: Pipeline, model: ModelCost | None, num_workers: int) -> PlanSettings:
+    sampling = pipeline.sampling
+    num_decode_tokens = expected_decode_tokens(sampling.max_tokens, sampling.ignore_eos)
+    return PlanSettings(cost_model(model, num_decode_tokens, sampling.temperature == 0), num_workers)

@@ -20,6 +20,8 @@ from batchpaged.errors import InputError
 
 _TAIL_BYTES = 64 * 1024  # holds the whole footer of most files, so that one read is enough
 _BATCH_ROWS = 8192
+_MAX_FETCHED_BYTES = 256 << 20  # of row groups, uncompressed
+_PIECE_BYTES = 1 << 20
 _END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 _SIGNATURE_BYTES = 28  # nonce and tag after a plain footer: the columns themselves are encrypted
 _STARTS = (
@@ -60,18 +62,24 @@ def read_facts(file: FoundFile) -> FileFacts:
 
 
 def read_rows(location: Location, groups: Sequence[int], columns: Sequence[str], num_rows: int) -> pa.Table:
+    """`iter_rows` in one table."""
+    tables = list(iter_rows(location, groups, columns, num_rows))
+    return pa.concat_tables(tables) if tables else pa.table({})
+
+
+def iter_rows(
+    location: Location, groups: Sequence[int], columns: Sequence[str], num_rows: int
+) -> Iterator[pa.Table]:
     """The first `num_rows` rows of these row groups, in file order; columns the file lacks are left out.
 
     Stops reading when it has them. The caller checks that there were enough.
     """
     batches = _iter_stream if location.path.lower().endswith(".arrow") else _iter_parquet
-    taken, count = [], 0
     for batch in batches(location, groups, columns):
-        taken.append(batch)
-        count += batch.num_rows
-        if count >= num_rows:
-            break
-    return pa.Table.from_batches(taken).slice(0, num_rows) if taken else pa.table({})
+        yield pa.Table.from_batches([batch.slice(0, num_rows)])
+        num_rows -= batch.num_rows
+        if num_rows <= 0:
+            return
 
 
 def _read_parquet_facts(file: FoundFile) -> FileFacts:
@@ -127,10 +135,24 @@ def _is_text(start: bytes) -> bool:
 
 def _iter_parquet(location: Location, groups: Sequence[int], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     with location.open() as stream:
-        parquet = pq.ParquetFile(stream, pre_buffer=not location.is_local, page_checksum_verification=True)
+        parquet = _open_parquet(stream, groups, location.is_local)
         names = [name for name in columns if name in parquet.schema_arrow.names]
         for batch in parquet.iter_batches(_BATCH_ROWS, row_groups=list(groups), columns=names):
             yield batch.select(names)  # a name with a dot also matches inside structs
+
+
+def _open_parquet(stream: pa.NativeFile, groups: Sequence[int], is_local: bool) -> pq.ParquetFile:
+    """Far files are fetched ahead, whole columns at a time; near ones, and row groups too large for that, in pieces."""
+    parquet = pq.ParquetFile(stream)
+    num_bytes = sum(parquet.metadata.row_group(group).total_byte_size for group in groups)
+    is_small = num_bytes <= _MAX_FETCHED_BYTES
+    return pq.ParquetFile(
+        stream,
+        metadata=parquet.metadata,
+        pre_buffer=is_small and not is_local,
+        buffer_size=0 if is_small else _PIECE_BYTES,
+        page_checksum_verification=True,
+    )
 
 
 def _read_stream_facts(file: FoundFile) -> FileFacts:

@@ -6,8 +6,9 @@ is opened once, on the client, and sent to the workers as it is; it opens files 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -16,10 +17,10 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from batchpaged.dataset.discovery import FoundFile, find_files
-from batchpaged.dataset.formats import FileFacts, read_facts, read_rows
+from batchpaged.dataset.formats import FileFacts, iter_rows, read_facts, read_rows
 from batchpaged.dataset.ids import find_id_problems
 from batchpaged.dataset.locations import Location, find_version, first_line
-from batchpaged.dataset.parts import Part, cut_parts
+from batchpaged.dataset.parts import PART_ROWS, Part, cut_parts
 from batchpaged.dataset.promotion import needs_check
 from batchpaged.dataset.schema import conform, describe_clashes, merge_schemas
 from batchpaged.errors import InputError
@@ -63,25 +64,52 @@ class Source:
         schema = self.schema if columns is None else pa.schema([self.schema.field(name) for name in columns])
         file = self.files[part.file_index]
         _check_unchanged(file)
-        try:
+        with _explaining(file, part):
             return self._read(file, part, schema)
-        except InputError:
-            raise
-        except Exception as error:  # a damaged page can make a decoder raise anything
-            where = f"{file.path}: row groups {part.row_groups[0]} to {part.row_groups[-1]}"
-            raise InputError(f"{where} cannot be read ({type(error).__name__}); write the file again") from error
+
+    def iter_tables(self, part: Part) -> Iterator[pa.Table]:
+        """The part's rows as `read` gives them, in tables of at most PART_ROWS rows: a part may be a row group of any
+        size, and is never in memory whole. Raises as `read` does, at the latest when the last table was taken.
+        """
+        if part.num_rows <= PART_ROWS:
+            yield self.read(part)
+            return
+        file = self.files[part.file_index]
+        _check_unchanged(file)
+        count = 0
+        with _explaining(file, part):
+            for table in iter_rows(file.location, part.row_groups, self.schema.names, part.num_rows):
+                count += table.num_rows
+                for start in range(0, table.num_rows, PART_ROWS):
+                    yield conform(table.slice(start, PART_ROWS), self.schema)
+            _check_count(file, part, count)
 
     def _read(self, file: SourceFile, part: Part, schema: pa.Schema) -> pa.Table:
         table = read_rows(file.location, part.row_groups, schema.names, part.num_rows)
         if table.num_columns == 0:  # this file has none of them
             return pa.Table.from_arrays([pa.nulls(part.num_rows, f.type) for f in schema], schema=schema)
-        if table.num_rows != part.num_rows:
-            raise InputError(f"{file.path}: {table.num_rows} rows where its footer promised {part.num_rows}")
+        _check_count(file, part, table.num_rows)
         return conform(table, schema)
 
     def fingerprint(self) -> list[dict[str, str | int]]:
         """One entry per file, for JSON; differs whenever a file was replaced, added, removed or reordered."""
         return [{"path": f.path, "size": f.size, "version": f.version, "num_rows": f.num_rows} for f in self.files]
+
+
+@contextmanager
+def _explaining(file: SourceFile, part: Part) -> Iterator[None]:
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:  # a damaged page can make a decoder raise anything
+        where = f"{file.path}: row groups {part.row_groups[0]} to {part.row_groups[-1]}"
+        raise InputError(f"{where} cannot be read ({type(error).__name__}); write the file again") from error
+
+
+def _check_count(file: SourceFile, part: Part, num_rows: int) -> None:
+    if num_rows != part.num_rows:
+        raise InputError(f"{file.path}: {num_rows} rows where its footer promised {part.num_rows}")
 
 
 def open_source(config: InputConfig) -> Source:

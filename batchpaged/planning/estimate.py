@@ -2,16 +2,8 @@
 
 from dataclasses import dataclass
 
+from batchpaged.planning.cost import ModelCost
 from batchpaged.planning.summary import PlanSummary
-
-
-@dataclass(frozen=True)
-class ModelCost:
-    """What the planner has to know of a model."""
-
-    flops_per_prefill_token: float  # matrix products, without attention over the context
-    flops_per_decode_token: float  # the same and the logits
-    kv_bytes_per_token: int  # keys and values of all layers
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
     run.json             what the run is of (written first)
     prompts/             tokenised prompts, one file per input part
-    plan.parquet .json   prompts in planned order, cut into units
+    plan/, plan.json     prompts in planned order, cut into units
     units/               finished units, one file each, published by rename: nothing else marks a unit as done
     output/              the result, `_SUCCESS` last
     report.json .html, metrics.prom
@@ -30,7 +30,7 @@ from batchpaged.run.unit_file import DamagedUnit, read_unit_facts
 
 FORMAT = 1
 OWN_NAMES = {
-    "run.json", "documents", "documents.parquet", "prompts", "plan.parquet", "plan.json", "units", "output",
+    "run.json", "documents", "documents.parquet", "prompts", "plan", "plan.json", "units", "output",
     ".output.tmp", ".output.old", "report.json", "report.html", "metrics.prom", "lock", "owner.json", "sittings",
 }  # fmt: skip
 
@@ -63,6 +63,10 @@ class RunDirectory:
             raise RunDirectoryError(f"{self.path} is not a run directory: it has no run.json") from error
         except (ValueError, KeyError, TypeError, OSError) as error:
             raise RunDirectoryError(f"{self.path}/run.json cannot be read; use --fresh to start over") from error
+
+    def plan_work(self, sitting: str) -> Path:
+        """Where a sitting plans; it deletes the folder, and the next one does if it could not."""
+        return self.path / f".plan.{sitting}.tmp"
 
     def prompt_file(self, part: int) -> Path:
         return self.prompts / f"part-{part:05}.parquet"
@@ -203,6 +207,8 @@ class RunDirectory:
         for folder in (self.documents, self.prompts, self.units, self.sittings):
             for leftover in folder.glob(".*.tmp"):  # of a killed sitting, in the middle of writing
                 leftover.unlink(missing_ok=True)
+        for leftover in self.path.glob(".plan.*.tmp"):
+            shutil.rmtree(leftover, ignore_errors=True)
 
     def _create(self, name: str, identity: Mapping[str, Any]) -> None:
         run_id = f"{name}-{datetime.now(timezone.utc):%Y%m%dT%H%M%S}-{xxhash.xxh3_64_hexdigest(os.urandom(8))[:6]}"

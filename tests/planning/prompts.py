@@ -1,11 +1,17 @@
-"""Prompt tables for the planner, and what it must find in them by brute force."""
+"""Prompt tables and files for the planner, and what it must find in them by brute force."""
 
 from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from hypothesis import strategies as st
 
+from batchpaged.planning.cost import CostModel
 from batchpaged.planning.plan_file import PROMPTS_SCHEMA
+from batchpaged.planning.planner import PlanSettings, preview_plan
+from batchpaged.planning.summary import PlanSummary
 
 Prompts = Sequence[Sequence[int]]
 
@@ -34,6 +40,29 @@ def prompt_table(prompts: Sequence[Sequence[int] | None], num_truncated: int = 0
             }
         )
     return pa.Table.from_pylist(rows, PROMPTS_SCHEMA)
+
+
+def write_files(
+    folder: Path, prompts: Sequence[Sequence[int] | None], part_rows: int = 1000, num_truncated: int = 0
+) -> list[Path]:
+    """The prompts as tokenised parts."""
+    table = prompt_table(prompts, num_truncated)
+    starts = range(0, max(1, len(prompts)), part_rows)
+    files = [folder / f"part-{i:05}.parquet" for i in range(len(starts))]
+    for path, start in zip(files, starts, strict=True):
+        pq.write_table(table.slice(start, part_rows), path)
+    return files
+
+
+def summary_of(prompts: Sequence[Sequence[int] | None]) -> PlanSummary:
+    with TemporaryDirectory() as folder:
+        (Path(folder) / "work").mkdir()
+        files = write_files(Path(folder), prompts)
+        return preview_plan(files, Path(folder) / "work", PlanSettings(CostModel(8, True), 1))[0]
+
+
+def num_common(a: Sequence[int], b: Sequence[int]) -> int:
+    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 
 def num_tree_nodes(prompts: Prompts) -> int:

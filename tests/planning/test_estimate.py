@@ -3,14 +3,14 @@
 import dataclasses
 
 import pytest
-from planning.prompts import prompt_table
+from planning.prompts import summary_of
 
-from batchpaged.planning.estimate import Estimate, ModelCost, estimate
-from batchpaged.planning.plan_file import plan_table
+from batchpaged.planning.cost import ModelCost
+from batchpaged.planning.estimate import Estimate, estimate
 
 COST = ModelCost(flops_per_prefill_token=10.0, flops_per_decode_token=13.0, kv_bytes_per_token=4)
 # 4 rows of 10 tokens, 8 of them shared by all; 1 failed row
-SUMMARY, _, _ = plan_table(prompt_table([[*range(8), 20 + i, 30] for i in range(4)] + [None]), 5, 1)
+SUMMARY = summary_of([[*range(8), 20 + i, 30] for i in range(4)] + [None])
 
 
 def test_arithmetic_is_that_of_unique_tokens_and_full_completions() -> None:
@@ -35,5 +35,4 @@ def test_sharing_lowers_what_is_needed() -> None:
 
 @pytest.mark.parametrize("prompts", [[], [None]])
 def test_nothing_to_run_needs_nothing(prompts: list[None]) -> None:
-    summary, _, _ = plan_table(prompt_table(prompts), 5, 1)
-    assert estimate(summary, COST, 5, 100) == Estimate(0, 0)
+    assert estimate(summary_of(prompts), COST, 5, 100) == Estimate(0, 0)

@@ -6,14 +6,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
-from planning.prompts import PROMPT_LISTS, num_tree_nodes, token_array
+from planning.prompts import PROMPT_LISTS, num_common, num_tree_nodes, token_array
 
 from batchpaged.planning.order import plan_order
 from batchpaged.planning.summary import num_duplicates, num_prefix_groups, num_unique_tokens
-
-
-def num_common(a: list[int], b: list[int]) -> int:
-    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 
 @settings(max_examples=100)
@@ -76,3 +72,13 @@ def test_rows_and_counts_are_64_bits_wide() -> None:
     order = plan_order(pa.array([], pa.list_(pa.int32())))
     assert {order.rows.dtype, order.num_tokens.dtype, order.num_shared.dtype} == {np.dtype(np.int64)}
     assert len(order) == num_unique_tokens(order) == num_duplicates(order) == 0
+
+
+def test_prompts_longer_than_what_is_compared_at_once() -> None:
+    rng = random.Random(0)
+    base = [rng.randrange(5) for _ in range(700)]
+    prompts = [[*base[: rng.randrange(700)], rng.randrange(9), *base[: rng.randrange(70)]] for _ in range(2500)]
+    order = plan_order(token_array(prompts))
+    ordered = [prompts[i] for i in order.rows]
+    assert ordered == sorted(prompts)
+    assert order.num_shared.tolist() == [0, *(num_common(a, b) for a, b in zip(ordered[:-1], ordered[1:], strict=True))]

@@ -1,89 +1,69 @@
-"""The plan as a whole: from tokenised rows to units on disk and back."""
+"""The plan on disk: units that are found and read again, and a plan that is whole or not there."""
 
 import json
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings, strategies as st
-from planning.prompts import PROMPT_LISTS, num_tree_nodes, prompt_table
+from planning.prompts import num_tree_nodes, prompt_table, write_files
 
-from batchpaged.planning import plan_file
-from batchpaged.planning.plan_file import (
-    PROMPTS_SCHEMA,
-    has_plan,
-    plan_table,
-    read_plan,
-    read_prompts,
-    read_unit,
-    token_lists,
-    write_plan,
-)
+from batchpaged.errors import UnfinishedError
+from batchpaged.planning.cost import CostModel
+from batchpaged.planning.plan_file import PROMPTS_SCHEMA, has_plan, read_plan, read_unit, token_lists
+from batchpaged.planning.planner import PlanSettings, make_plan
+from batchpaged.planning.summary import PlanSummary
+from batchpaged.planning.unit_writing import FAILED_UNIT_ROWS
 
 PROMPTS = [[5, 6, 7], None, [5, 6], [9], [5, 6, 7], None, [5, 1, 2, 3, 4]] * 20
+SETTINGS = PlanSettings(CostModel(8, True), num_workers=2, run_bytes=3000)
 
 
-@settings(max_examples=60)
-@given(st.lists(st.none() | st.lists(st.integers(0, 3), min_size=1, max_size=6), max_size=80), st.integers(1, 4))
-def test_rows_are_in_planned_order_and_failed_ones_come_last(prompts: list[list[int] | None], num_workers: int) -> None:
-    summary, rows, units = plan_table(prompt_table(prompts), max_tokens=8, num_workers=num_workers)
-    runnable = [i for i, prompt in enumerate(prompts) if prompt is not None]
-    failed = [i for i, prompt in enumerate(prompts) if prompt is None]
-    assert rows["ordinal"].to_pylist() == sorted(runnable, key=lambda i: prompts[i]) + failed
-    assert rows["token_ids"].to_pylist() == [prompts[i] for i in rows["ordinal"].to_pylist()]
-    assert [row for unit in units for row in range(unit.start, unit.end)] == list(range(len(prompts)))
-    assert [unit.index for unit in units] == list(range(summary.num_units))
-    assert all(unit.end <= len(runnable) or unit.start >= len(runnable) for unit in units), "a unit mixes both"
+def write_plan(folder: Path, prompts: list[list[int] | None], settings: PlanSettings = SETTINGS) -> PlanSummary:
+    for name in ("parts", "work"):
+        (folder / name).mkdir()
+    (folder / "run").mkdir(exist_ok=True)
+    files = write_files(folder / "parts", prompts, part_rows=50, num_truncated=3)
+    return make_plan(files, folder / "work", folder / "run", settings)
 
 
-@settings(max_examples=60)
-@given(PROMPT_LISTS, st.integers(0, 3), st.integers(0, 5))
-def test_the_summary_counts(prompts: list[list[int]], num_failed: int, num_truncated: int) -> None:
-    table = prompt_table([*prompts, *[None] * num_failed], num_truncated)
-    summary, _, units = plan_table(table, max_tokens=8, num_workers=2)
-    assert summary.num_rows == len(prompts) + num_failed
-    assert summary.num_failed == num_failed
-    assert summary.num_truncated == min(num_truncated, len(prompts))
-    assert summary.num_prompt_tokens == sum(map(len, prompts))
-    assert summary.num_unique_tokens == num_tree_nodes(prompts)
-    assert summary.num_duplicates == len(prompts) - len(set(map(tuple, prompts)))
-    assert summary.longest_prompt == max(map(len, prompts), default=0)
-    assert summary.num_units == len(units)
+@pytest.mark.parametrize("prompts", [PROMPTS, [], [None], [[1]], [[]]])
+def test_what_is_written_is_read_again(tmp_path: Path, prompts: list[list[int] | None]) -> None:
+    summary = write_plan(tmp_path, prompts)
+    run = tmp_path / "run"
+    assert has_plan(run)
+    read_summary, units = read_plan(run)
+    assert (read_summary, len(units)) == (summary, summary.num_units)
+    tables = [read_unit(run, unit.index) for unit in units]
+    assert all(table.schema == PROMPTS_SCHEMA for table in tables)
+    assert [len(table) for table in tables] == [unit.end - unit.start for unit in units]
+    rows = pa.concat_tables([PROMPTS_SCHEMA.empty_table(), *tables]).sort_by("ordinal")
+    assert rows.equals(prompt_table(prompts, num_truncated=3))
 
 
-def test_the_longest_prompt_is_named() -> None:
-    summary, _, _ = plan_table(prompt_table([[9, 9], [1, 2, 3, 4], [7]]), 8, 1)
+def test_the_longest_prompt_is_named(tmp_path: Path) -> None:
+    summary = write_plan(tmp_path, [[9, 9], [1, 2, 3, 4], [7]])
     assert (summary.longest_prompt, summary.longest_row_id) == (4, "row 1")
 
 
-def test_the_ceiling_of_the_hit_rate() -> None:
-    summary, _, _ = plan_table(prompt_table([[1, 2, 3, 4], [1, 2, 3, 5], [1, 2]]), 8, 1)
+def test_the_ceiling_of_the_hit_rate(tmp_path: Path) -> None:
+    summary = write_plan(tmp_path, [[1, 2, 3, 4], [1, 2, 3, 5], [1, 2]])
     assert summary.hit_rate_ceiling == pytest.approx(1 - 5 / 10)
+    assert summary.num_unique_tokens == num_tree_nodes([[1, 2, 3, 4], [1, 2, 3, 5], [1, 2]])
 
 
 @pytest.mark.parametrize("prompts", [[], [None, None]])
-def test_nothing_to_run_has_no_ceiling(prompts: list[None]) -> None:
-    summary, rows, units = plan_table(prompt_table(prompts), 8, 1)
-    assert summary.hit_rate_ceiling is None
-    assert summary.longest_row_id is None
-    assert (rows.num_rows, len(units)) == (len(prompts), min(1, len(prompts)))
+def test_nothing_to_run_has_no_ceiling(tmp_path: Path, prompts: list[None]) -> None:
+    summary = write_plan(tmp_path, prompts)
+    assert (summary.hit_rate_ceiling, summary.longest_row_id) == (None, None)
+    assert (summary.num_rows, summary.num_units) == (len(prompts), min(1, len(prompts)))
 
 
-def test_failed_rows_have_units_of_their_own_size() -> None:
-    _, _, units = plan_table(prompt_table([[1]] + [None] * 25_000), 8, 1)
-    assert [unit.end - unit.start for unit in units] == [1, 10_000, 10_000, 5_000]
-
-
-@pytest.mark.parametrize("prompts", [PROMPTS, [], [None], [[1]]])
-def test_what_is_written_is_read_again(tmp_path: Path, prompts: list[list[int] | None]) -> None:
-    summary, rows, units = plan_table(prompt_table(prompts, num_truncated=3), 8, 2)
-    write_plan(tmp_path, summary, rows, units)
-    assert has_plan(tmp_path)
-    assert read_plan(tmp_path) == (summary, units)
-    assert pq.read_schema(tmp_path / "plan.parquet") == PROMPTS_SCHEMA
-    for unit in units:
-        assert read_unit(tmp_path, unit.index) == rows.slice(unit.start, unit.end - unit.start)
+def test_failed_rows_have_units_of_their_own_size(tmp_path: Path) -> None:
+    write_plan(tmp_path, [[1]] + [None] * (2 * FAILED_UNIT_ROWS + 5000))
+    _, units = read_plan(tmp_path / "run")
+    assert [unit.end - unit.start for unit in units] == [1, FAILED_UNIT_ROWS, FAILED_UNIT_ROWS, 5000]
+    ordinals = [read_unit(tmp_path / "run", unit.index)["ordinal"] for unit in units]
+    assert pa.chunked_array([chunk for o in ordinals for chunk in o.chunks]).to_pylist() == list(range(25_001))
 
 
 def test_token_lists() -> None:
@@ -91,49 +71,51 @@ def test_token_lists() -> None:
 
 
 def test_only_the_plan_is_left_in_the_folder(tmp_path: Path) -> None:
-    write_plan(tmp_path, *plan_table(prompt_table(PROMPTS), 8, 2))
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["plan.json", "plan.parquet"]
+    write_plan(tmp_path, PROMPTS)
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["plan", "plan.json"]
+    names = {path.name for path in (tmp_path / "run" / "plan").iterdir()}
+    assert all(name.startswith("from-unit-") for name in names) and len(names) > 2
 
 
-@pytest.mark.parametrize("failing", ["write_text", "pq.ParquetWriter"])
+@pytest.mark.parametrize("failing", ["plan_file.write_text", "unit_writing.open_part", "plan_file.os.replace"])
 def test_a_plan_is_whole_or_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str) -> None:
-    """A crash at any place leaves no plan.json, and no half-written file beside it."""
+    """A crash at any place leaves no plan.json, and the next attempt is not disturbed by what the first left."""
 
     def crash(*arguments: object, **keywords: object) -> None:
         raise OSError("disk full")
 
-    monkeypatch.setattr(f"batchpaged.planning.plan_file.{failing}", crash)
-    with pytest.raises(OSError, match="disk full"):
-        write_plan(tmp_path, *plan_table(prompt_table(PROMPTS), 8, 2))
-    assert not has_plan(tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} <= {"plan.parquet"}
+    (tmp_path / "first").mkdir()
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="disk full"):
+        patch.setattr(f"batchpaged.planning.{failing}", crash)
+        write_plan(tmp_path / "first", PROMPTS)
+    assert not has_plan(tmp_path / "first" / "run")
+    (tmp_path / "first" / "run").rename(tmp_path / "run")
+    summary = write_plan(tmp_path, PROMPTS)
+    _, units = read_plan(tmp_path / "run")
+    assert sum(len(read_unit(tmp_path / "run", unit.index)) for unit in units) == summary.num_rows
 
 
-def test_a_second_plan_replaces_the_first_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = plan_table(prompt_table([[1, 2], [3]]), 8, 1)
-    write_plan(tmp_path, *first)
-    write_plan(tmp_path, *plan_table(prompt_table(PROMPTS), 8, 2))
-    summary, units = read_plan(tmp_path)
-    assert summary.num_rows == len(PROMPTS)
-    assert sum(read_unit(tmp_path, unit.index).num_rows for unit in units) == len(PROMPTS)
+def test_what_an_earlier_attempt_left_is_replaced(tmp_path: Path) -> None:
+    """It may have had other units: other files are gone, not only those of the same name."""
+    (tmp_path / "run" / "plan").mkdir(parents=True)
+    for unit in (0, 1, 2, 3, 500):
+        (tmp_path / "run" / "plan" / f"from-unit-{unit:07}.parquet").write_bytes(b"old")
+    write_plan(tmp_path, PROMPTS)
+    _, units = read_plan(tmp_path / "run")
+    assert sum(len(read_unit(tmp_path / "run", unit.index)) for unit in units) == len(PROMPTS)
 
 
-def test_the_summary_is_plain_json(tmp_path: Path) -> None:
-    write_plan(tmp_path, *plan_table(prompt_table(PROMPTS), 8, 2))
-    content = json.loads((tmp_path / "plan.json").read_text())
-    assert content["summary"]["num_rows"] == len(PROMPTS)
-    assert content["units"][0][0] == 0
+def test_a_file_that_is_gone_is_named(tmp_path: Path) -> None:
+    write_plan(tmp_path, PROMPTS)
+    (tmp_path / "run" / "plan" / "from-unit-0000000.parquet").unlink()
+    with pytest.raises(UnfinishedError, match="lost the file of unit 0.*--fresh"):
+        read_unit(tmp_path / "run", 0)
 
 
-def test_prompts_are_read_in_the_order_of_their_files(tmp_path: Path) -> None:
-    table = prompt_table(PROMPTS)
-    files = [tmp_path / f"part-{i}.parquet" for i in range(3)]
-    for i, path in enumerate(files):
-        pq.write_table(table.slice(i * 50, 50), path)
-    assert read_prompts(files)["ordinal"].to_pylist() == list(range(140))
-
-
-def test_a_table_of_many_chunks_is_planned_like_one() -> None:
-    table = prompt_table(PROMPTS)
-    chunks = pa.concat_tables([table.slice(i, 7) for i in range(0, len(table), 7)])
-    assert plan_file.plan_table(chunks, 8, 2) == plan_table(table.combine_chunks(), 8, 2)
+def test_the_plan_is_compact_json(tmp_path: Path) -> None:
+    summary = write_plan(tmp_path, [[i % 50, i] for i in range(20_000)], PlanSettings(CostModel(8, True), 100))
+    text = (tmp_path / "run" / "plan.json").read_text()
+    content = json.loads(text)
+    assert content["summary"]["num_rows"] == 20_000
+    assert sum(content["units"]["num_rows"]) == 20_000 and len(content["units"]["cost"]) == summary.num_units > 500
+    assert len(text) < 600 + 30 * summary.num_units

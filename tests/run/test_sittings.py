@@ -138,7 +138,8 @@ def test_half_a_plan_is_no_plan(finished):
         shutil.rmtree(finished / name)
     for name in ("plan.json", "report.json"):
         (finished / name).unlink()
-    (finished / "plan.parquet").write_bytes(b"half a plan")
+    for path in (finished / "plan").iterdir():
+        path.write_bytes(b"half a plan")
     result = api.run(tiny_runs.pipeline(finished))
     assert result.report["rows"] == tiny_runs.finished_run().report["rows"]
 
@@ -149,7 +150,7 @@ def test_units_without_their_plan_are_not_mixed_with_another(unfinished):
         api.run(tiny_runs.pipeline(unfinished))
 
 
-@pytest.mark.parametrize("name", ["plan.json", "plan.parquet", "prompts/part-00001.parquet"])
+@pytest.mark.parametrize("name", ["plan.json", "plan/from-unit-0000000.parquet", "prompts/part-00001.parquet"])
 def test_a_damaged_plan_is_named(unfinished, name):
     (unfinished / name).write_bytes(b"damaged")
     if name.startswith("prompts"):

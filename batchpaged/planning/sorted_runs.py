@@ -1,0 +1,152 @@
+"""First pass of planning: tokenised prompts, in pieces that fit in memory, become sorted runs on disk.
+
+A run is an Arrow file of one record batch, rows sorted by prompt, equal prompts in input order. Beside it lie a sample of its
+prompts and, if there are any, the rows that have failed, in input order. Files are read in small batches, so memory
+does not depend on how large they are.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from batchpaged.planning.keys import TOKEN_BYTES, as_keys, key_offsets
+from batchpaged.planning.plan_file import PROMPTS_SCHEMA, explaining
+
+RUN_SCHEMA = pa.schema(
+    [
+        ("key", pa.large_binary()),  # see keys.py
+        *(field for field in PROMPTS_SCHEMA if field.name != "token_ids"),
+    ]
+)
+_ROW_BYTES = 64  # about what a row takes in memory beside its tokens
+_BATCH_BYTES = 16 << 20
+_MAX_BATCH_ROWS = 8192
+
+
+@dataclass(frozen=True)
+class SortedRun:
+    path: Path
+    num_rows: int
+    num_bytes: int  # in memory, about
+    num_failed: int  # rows beside it
+    num_truncated: int
+
+    @property
+    def samples(self) -> Path:
+        return self.path.with_suffix(".samples")
+
+    @property
+    def failed(self) -> Path:
+        return self.path.with_suffix(".failed")
+
+
+def group_files(files: Sequence[Path], run_bytes: int) -> list[list[Path]]:
+    """Consecutive files together while they stay within a run's size: what one task sorts."""
+    groups: list[list[Path]] = []
+    num_bytes = 0
+    for path in files:
+        with explaining(path), pq.ParquetFile(path) as file:
+            size = _size(file.metadata)
+        if not groups or num_bytes + size > run_bytes:
+            groups.append([])
+            num_bytes = 0
+        groups[-1].append(path)
+        num_bytes += size
+    return groups
+
+
+def _size(metadata: pq.FileMetaData) -> int:
+    """Bytes of a file's rows in memory."""
+    groups = (metadata.row_group(i) for i in range(metadata.num_row_groups))
+    columns = (group.column(j) for group in groups for j in range(group.num_columns))
+    num_tokens = sum(column.num_values for column in columns if column.path_in_schema.startswith("token_ids"))
+    return metadata.num_rows * _ROW_BYTES + num_tokens * TOKEN_BYTES
+
+
+def sort_files(folder: Path, index: int, files: Sequence[Path], run_bytes: int, sample_bytes: int) -> list[SortedRun]:
+    """Write the runs of these tokenised files, in input order: usually one, more where a file is larger than a run.
+
+    Every `sample_bytes` of a sorted run one prompt goes into its sample.
+    """
+    pieces = enumerate(_gather(_iter_batches(files), run_bytes))
+    return [_write_run(folder / f"run-{index:05}-{i:05}", batches, sample_bytes) for i, batches in pieces]
+
+
+def _gather(batches: Iterator[pa.Table], run_bytes: int) -> Iterator[list[pa.Table]]:
+    """Consecutive batches that make a run."""
+    run: list[pa.Table] = []
+    num_bytes = 0
+    for batch in batches:
+        size = batch.num_rows * _ROW_BYTES + batch["token_ids"].nbytes
+        if run and num_bytes + size > run_bytes:
+            yield run
+            run, num_bytes = [], 0
+        run.append(batch)
+        num_bytes += size
+    if run:
+        yield run
+
+
+def _iter_batches(files: Sequence[Path]) -> Iterator[pa.Table]:
+    for path in files:
+        with explaining(path), pq.ParquetFile(path) as file:
+            row_bytes = max(1, _size(file.metadata) // max(1, file.metadata.num_rows))
+            num_rows = min(_MAX_BATCH_ROWS, max(1, _BATCH_BYTES // row_bytes))
+            for batch in file.iter_batches(num_rows, columns=PROMPTS_SCHEMA.names):
+                yield pa.Table.from_batches([batch]).select(PROMPTS_SCHEMA.names).cast(PROMPTS_SCHEMA)
+
+
+def _write_run(path: Path, batches: list[pa.Table], sample_bytes: int) -> SortedRun:
+    """Empties `batches`: the run in memory and its sorted copy are enough."""
+    has_failed = [pc.equal(batch["status"], "failed") for batch in batches]
+    failed = pa.concat_tables(b.filter(f) for b, f in zip(batches, has_failed, strict=True))
+    rows = pa.concat_tables(_with_keys(b, f) for b, f in zip(batches, has_failed, strict=True)).combine_chunks()
+    num_truncated = pc.sum(pc.equal(rows["status"], "truncated")).as_py() or 0
+    batches.clear()
+    order = pc.sort_indices(_keys(rows))  # stable
+    rows = rows.take(order)
+    run = SortedRun(path, rows.num_rows, int(_row_bytes(rows).sum()), failed.num_rows, num_truncated)
+    _write(run.path, rows)
+    _write(run.samples, rows.select(["key", "ordinal"]).take(_sample(rows, sample_bytes)))
+    if failed.num_rows:
+        _write(run.failed, failed)
+    return run
+
+
+def _with_keys(batch: pa.Table, has_failed: pa.ChunkedArray) -> pa.Table:
+    if pc.any(has_failed).as_py():
+        batch = batch.filter(pc.invert(has_failed))
+    keys = as_keys(batch["token_ids"].combine_chunks())
+    return batch.drop_columns("token_ids").add_column(0, "key", keys).cast(RUN_SCHEMA)
+
+
+def _keys(rows: pa.Table) -> pa.LargeBinaryArray:
+    return rows["key"].combine_chunks()
+
+
+def _row_bytes(rows: pa.Table) -> np.ndarray:
+    return np.diff(key_offsets(_keys(rows))) * TOKEN_BYTES + _ROW_BYTES
+
+
+def _sample(rows: pa.Table, sample_bytes: int) -> pa.Array:
+    """The rows in the middle of each `sample_bytes`."""
+    ends = np.cumsum(_row_bytes(rows))
+    total = ends[-1] if len(ends) else 0
+    places = np.searchsorted(ends, np.arange(sample_bytes // 2, total, sample_bytes), side="right")
+    return pa.array(np.minimum(places, len(ends) - 1))
+
+
+def _write(path: Path, rows: pa.Table) -> None:
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, rows.schema) as writer:
+        writer.write_table(rows)
+
+
+def load(path: Path) -> pa.Table:
+    """Memory-mapped: only what is used is read."""
+    with pa.memory_map(str(path)) as source, pa.ipc.open_file(source) as reader:
+        return reader.read_all()
