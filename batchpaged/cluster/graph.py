@@ -29,7 +29,7 @@ from batchpaged.cluster.count_tasks import count_part, load_reorder, merge_parts
 from batchpaged.cluster.infer_tasks import infer_unit, start_engine, stop_engine
 from batchpaged.cluster.job import Job
 from batchpaged.cluster.progress_tracker import ProgressTracker
-from batchpaged.cluster.prompt_tasks import plan_run, tokenise_part
+from batchpaged.cluster.prompt_tasks import plan_run, plan_step, tokenise_part
 from batchpaged.cluster.unit_ranges import UnitRanges
 from batchpaged.cluster.worker_slots import WorkerSlots
 from batchpaged.dataset.sink import assemble
@@ -129,7 +129,7 @@ def _on_workers(client: Client, job: Job, engines: Sequence[Future]) -> Each:
 
     def each(function: Callable[..., Any], items: Sequence[tuple[Any, ...]]) -> list[Any]:
         futures = [
-            client.submit(function, *item, key=f"{function.__name__}-{job.sitting}-{i:05}", priority=-i)
+            client.submit(plan_step, function, *item, key=f"{function.__name__}-{job.sitting}-{i:05}", priority=-i)
             for i, item in enumerate(items)
         ]
         for future, _ in as_completed(futures, with_results=True, raise_errors=False):

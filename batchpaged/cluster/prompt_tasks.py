@@ -1,12 +1,15 @@
 """Tasks before inference: read and tokenise a part, plan the whole."""
 
+import os
 import shutil
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -28,6 +31,8 @@ from batchpaged.planning.planner import Each, PlanSettings, make_plan
 from batchpaged.planning.summary import PlanSummary
 
 _lock = threading.Lock()
+# A step of planning takes about half a GiB, and a worker has more threads than that would allow.
+_planning = threading.BoundedSemaphore(min(4, os.cpu_count() or 1))
 
 
 def tokenise_part(job: Job, index: int, counted: object = None) -> dict[str, float]:
@@ -88,7 +93,7 @@ def _build_prompts(
     """All columns were read, not only those of the prompt: a damaged one must show now, not when the output is
     written."""
     prompts = builder.build(rows if reorder is None else reorder.apply(rows))
-    ordinals = pa.array(range(first_ordinal, first_ordinal + rows.num_rows), pa.int64())
+    ordinals = pa.array(np.arange(first_ordinal, first_ordinal + rows.num_rows))
     ids = _as_text(rows[id_column] if id_column else ordinals)
     table = prompts.append_column("ordinal", ordinals).append_column("row_id", ids)
     return table.select(PROMPTS_SCHEMA.names).cast(PROMPTS_SCHEMA)
@@ -124,6 +129,12 @@ def plan_run(job: Job, model: ModelCost | None, each: Each) -> PlanSummary:
         return make_plan(files, work, job.directory.path, plan_settings(job.pipeline, model, job.num_workers), each)
     finally:
         shutil.rmtree(work, ignore_errors=True)
+
+
+def plan_step(function: Callable[..., Any], *arguments: Any) -> Any:
+    """One step of planning, as a task."""
+    with _planning:
+        return function(*arguments)
 
 
 def plan_settings(pipeline: Pipeline, model: ModelCost | None, num_workers: int) -> PlanSettings:

@@ -13,7 +13,7 @@ class Part:
     """Consecutive row groups of one file.
 
     A row group is never split, because reading from its middle means decoding it from its start: a file written as one
-    huge row group is one part, and is held in memory whole.
+    huge row group is one part. `Source.iter_tables` reads it in pieces.
     """
 
     index: int

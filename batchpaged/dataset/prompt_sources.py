@@ -7,9 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
 
 from batchpaged.dataset.cells import column_values, has_nulls
 from batchpaged.dataset.messages import Message, MessageFormat, PlainFormat, find_user_text, make_format, parse_messages
+from batchpaged.dataset.schema import is_list
 from batchpaged.dataset.templates import TextTemplate, wrap_nulls
 from batchpaged.errors import ConfigError, RowError
 
@@ -135,6 +138,18 @@ class TokenIdsSource:
 
     def read(self, table: pa.Table) -> list[list[int] | RowError]:
         return [self._judge(value) for value in column_values(table.column(self.columns[0]), self.columns[0])]
+
+    def read_at_once(self, table: pa.Table) -> pa.ListArray | None:
+        """The rows as one array, without looking at each; None where any of them needs to be looked at."""
+        column = table.column(self.columns[0]).combine_chunks()
+        if not is_list(column.type) or not pt.is_integer(column.type.value_type) or column.null_count:
+            return None
+        ids, lengths = column.flatten(), pc.list_value_length(column)
+        if ids.null_count or not pc.min(lengths).as_py():
+            return None
+        extent = pc.min_max(ids)
+        is_known = extent["min"].as_py() >= 0 and extent["max"].as_py() < self._vocab_size
+        return column.cast(pa.list_(pa.int32())) if is_known else None
 
     def _judge(self, value: Any) -> list[int] | RowError:
         where = f"column {self.columns[0]!r}"

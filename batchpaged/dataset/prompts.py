@@ -11,7 +11,9 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from batchpaged.dataset.encoder import Encoder
@@ -94,9 +96,21 @@ class PromptBuilder:
         return pa.concat_tables(batches) if batches else PROMPT_SCHEMA.empty_table()
 
     def _build_batch(self, table: pa.Table) -> pa.Table:
+        whole = self._build_at_once(table) if isinstance(self._source, TokenIdsSource) else None
+        if whole is not None:
+            return whole
         rows = self._build_from_ids(table) if isinstance(self._source, TokenIdsSource) else self._build_from_text(table)
         arrays = [pa.array([getattr(row, field.name) for row in rows], field.type) for field in PROMPT_SCHEMA]
         return pa.Table.from_arrays(arrays, schema=PROMPT_SCHEMA)
+
+    def _build_at_once(self, table: pa.Table) -> pa.Table | None:
+        """Token ids that are prompts as they are; None if any of these rows fails or is too long."""
+        ids = self._source.read_at_once(table)
+        if ids is None or pc.max(pc.list_value_length(ids)).as_py() + self._max_tokens > self._max_model_len:
+            return None
+        n = len(ids)
+        columns = [ids, pa.array(np.zeros(n, np.int32)), pa.repeat("ok", n), pa.nulls(n, pa.string())]
+        return pa.Table.from_arrays(columns, schema=PROMPT_SCHEMA)
 
     def _build_from_ids(self, table: pa.Table) -> list[_PromptRow]:
         return [self._finish(ids, lambda ids=ids: self._all_but_bos(ids)) for ids in self._source.read(table)]

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from batchpaged.dataset.reorder import Reorder
     from batchpaged.dataset.source import Source
 
-_ROW_GROUP_ROWS = 65_536
 _SUCCESS = "_SUCCESS"
 
 
@@ -73,7 +72,7 @@ def _write_files(
     for file_index, name in enumerate(names):
         with _open_writer(folder / name, schema) as writer:  # a file without rows is written too
             while piece is not None and piece[0] == file_index:
-                writer.write_table(piece[1], row_group_size=_ROW_GROUP_ROWS)
+                writer.write_table(piece[1])
                 piece = next(pieces, None)
 
 
@@ -84,16 +83,16 @@ def _iter_pieces(
     on_progress: Callable[[int], None],
     reorder: Reorder | None,
 ) -> Iterator[tuple[int, pa.Table]]:
-    """In order, the finished rows of each part (a row group's worth at a time) and the file they belong to."""
+    """In order, the finished rows of each part (a few thousand at a time) and the file they belong to."""
     schema = _output_schema(source.schema, reorder)
     for window in windows:
         results = load_window(window, folder)
         for part in window.parts:
-            rows = source.read(part)
-            added = results.slice(part.first_ordinal - window.start, part.num_rows)
-            for start in range(0, part.num_rows, _ROW_GROUP_ROWS):
-                pieces = (table.slice(start, _ROW_GROUP_ROWS) for table in (rows, added))
-                yield part.file_index, _join_columns(*pieces, schema, reorder)
+            start = part.first_ordinal - window.start
+            for rows in source.iter_tables(part):
+                added = results.slice(start, rows.num_rows)
+                yield part.file_index, _join_columns(rows, added, schema, reorder)
+                start += rows.num_rows
             on_progress(part.first_ordinal + part.num_rows)
 
 

@@ -7,6 +7,7 @@ share nor one document that a third of them have makes partitions uneven; the or
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ from batchpaged.planning.summary import num_duplicates, num_prefix_groups, num_u
 
 Splitter = tuple[bytes, int]  # key and ordinal of the first row that a partition may have
 
+_MAPPED_RUNS = 16  # at a time: what a search in a run has touched stays in memory as long as its map
 _SLACK = 0.1  # of a partition: how far a splitter may move to where less is shared
 
 
@@ -54,28 +56,26 @@ def choose_splitters(runs: Sequence[SortedRun], num_partitions: int) -> list[Spl
     """At most `num_partitions - 1`, ascending, which make partitions of about even size in memory."""
     if num_partitions < 2:
         return []
-    keys, ordinals = _sorted_samples(runs)
-    step = len(keys) / num_partitions
-    places = {_cheap_place(keys, round(i * step), int(_SLACK * step)) for i in range(1, num_partitions)}
-    return [_splitter(keys, ordinals, place) for place in sorted(places - {None})]
+    samples = pa.concat_tables(load(run.samples) for run in runs)
+    samples = samples.sort_by([("key", "ascending"), ("ordinal", "ascending")]).combine_chunks()
+    step = len(samples) / num_partitions
+    places = {_cheap_place(samples["key"], round(i * step), int(_SLACK * step)) for i in range(1, num_partitions)}
+    return [_splitter(samples, place) for place in sorted(places - {None})]
 
 
-def _sorted_samples(runs: Sequence[SortedRun]) -> tuple[list[bytes], list[int]]:
-    samples = pa.concat_tables(load(run.samples) for run in runs).sort_by([("key", "ascending"), ("ordinal", "ascending")])
-    return samples["key"].to_pylist(), samples["ordinal"].to_pylist()
-
-
-def _cheap_place(keys: list[bytes], place: int, reach: int) -> int | None:
+def _cheap_place(keys: pa.ChunkedArray, place: int, reach: int) -> int | None:
     """Near `place`, the sample that shares least with the one before it; of those the nearest."""
-    candidates = range(max(1, place - reach), min(len(keys), place + reach + 1))
-    return min(candidates, key=lambda i: (num_common(keys[i - 1], keys[i]), abs(i - place)), default=None)
+    first, end = max(1, place - reach), min(len(keys), place + reach + 1)
+    near = keys.slice(first - 1, max(0, end - first + 1)).to_pylist()
+    shared = [(num_common(a, b), abs(first + i - place), first + i) for i, (a, b) in enumerate(pairwise(near))]
+    return min(shared)[2] if shared else None
 
 
-def _splitter(keys: list[bytes], ordinals: list[int], place: int) -> Splitter:
+def _splitter(samples: pa.Table, place: int) -> Splitter:
     """Between two samples, where their common prefix ends: rows that share more than it with the second stay together."""
-    before, key = keys[place - 1], keys[place]
+    before, key = samples["key"].slice(place - 1, 2).to_pylist()
     if before == key:
-        return key, ordinals[place]
+        return key, samples["ordinal"][place].as_py()
     return key[: (num_common(before, key) + 1) * TOKEN_BYTES], -1
 
 
@@ -102,9 +102,14 @@ def order_partition(partition: Partition, model: CostModel) -> PartitionFacts:
 
 def load_partition(partition: Partition) -> pa.Table:
     """Its rows (RUN_SCHEMA) in one chunk, those of each run sorted, runs in input order."""
-    slices = [_slice_of(path, partition) for path in partition.runs]
-    # Copied, so that the runs' memory maps do not stay.
-    return pa.concat_tables(slices).combine_chunks() if len(slices) > 1 else slices[0]
+    runs = partition.runs
+    groups = (runs[i : i + _MAPPED_RUNS] for i in range(0, len(runs), _MAPPED_RUNS))
+    return _join([_join([_slice_of(path, partition) for path in group]) for group in groups])
+
+
+def _join(tables: list[pa.Table]) -> pa.Table:
+    """A copy in one chunk, so that memory maps behind the tables can go."""
+    return pa.concat_tables(tables).combine_chunks() if len(tables) > 1 else tables[0]
 
 
 def _slice_of(path: Path, partition: Partition) -> pa.Table:

@@ -19,13 +19,12 @@ from batchpaged.planning.cost import CostModel
 from batchpaged.planning.keys import TOKEN_BYTES, num_common
 from batchpaged.planning.partitions import Partition, PartitionFacts, choose_splitters, order_partition
 from batchpaged.planning.plan_file import publish_plan
-from batchpaged.planning.sorted_runs import SortedRun, group_files, sort_files
+from batchpaged.planning.sorted_runs import SortedRun, choose_sample_bytes, file_size, group_files, sort_files
 from batchpaged.planning.summary import PlanSummary
 from batchpaged.planning.unit_writing import cut_partition, failed_units, write_failed, write_partition
 from batchpaged.planning.units import Unit, UnitSize, unit_size
 
 RUN_BYTES = 128 << 20
-SAMPLES_PER_RUN = 256
 
 Each = Callable[[Callable[..., Any], Sequence[tuple[Any, ...]]], list[Any]]  # one result per tuple of arguments
 
@@ -97,8 +96,9 @@ def make_plan(
 
 
 def _order(files: Sequence[Path], work: Path, settings: PlanSettings, each: Each) -> _Ordered:
-    groups = group_files(files, settings.run_bytes)
-    sample_bytes = max(1, settings.run_bytes // SAMPLES_PER_RUN)
+    sizes = [file_size(path) for path in files]
+    groups = group_files(files, sizes, settings.run_bytes)
+    sample_bytes = choose_sample_bytes(sizes, settings.run_bytes)
     pieces = each(sort_files, [(work, i, group, settings.run_bytes, sample_bytes) for i, group in enumerate(groups)])
     runs = [run for piece in pieces for run in piece]
     partitions = _partitions(runs, work, settings.run_bytes)

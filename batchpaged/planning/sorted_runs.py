@@ -23,6 +23,8 @@ RUN_SCHEMA = pa.schema(
         *(field for field in PROMPTS_SCHEMA if field.name != "token_ids"),
     ]
 )
+SAMPLES_PER_RUN = 256
+_MAX_SAMPLES_BYTES = 128 << 20
 _ROW_BYTES = 64  # about what a row takes in memory beside its tokens
 _BATCH_BYTES = 16 << 20
 _MAX_BATCH_ROWS = 8192
@@ -45,27 +47,43 @@ class SortedRun:
         return self.path.with_suffix(".failed")
 
 
-def group_files(files: Sequence[Path], run_bytes: int) -> list[list[Path]]:
+@dataclass(frozen=True)
+class FileSize:
+    num_rows: int
+    num_bytes: int  # of its rows in memory, about
+
+
+def file_size(path: Path) -> FileSize:
+    """From its footer."""
+    with explaining(path), pq.ParquetFile(path) as file:
+        return _size(file.metadata)
+
+
+def group_files(files: Sequence[Path], sizes: Sequence[FileSize], run_bytes: int) -> list[list[Path]]:
     """Consecutive files together while they stay within a run's size: what one task sorts."""
     groups: list[list[Path]] = []
     num_bytes = 0
-    for path in files:
-        with explaining(path), pq.ParquetFile(path) as file:
-            size = _size(file.metadata)
-        if not groups or num_bytes + size > run_bytes:
+    for path, size in zip(files, sizes, strict=True):
+        if not groups or num_bytes + size.num_bytes > run_bytes:
             groups.append([])
             num_bytes = 0
         groups[-1].append(path)
-        num_bytes += size
+        num_bytes += size.num_bytes
     return groups
 
 
-def _size(metadata: pq.FileMetaData) -> int:
-    """Bytes of a file's rows in memory."""
+def choose_sample_bytes(sizes: Sequence[FileSize], run_bytes: int) -> int:
+    """How far samples are apart: SAMPLES_PER_RUN, or fewer where all samples together would not fit in memory."""
+    num_bytes, num_rows = sum(size.num_bytes for size in sizes), sum(size.num_rows for size in sizes)
+    bytes_per_row = num_bytes // max(1, num_rows)
+    return max(1, run_bytes // SAMPLES_PER_RUN, num_bytes * bytes_per_row // _MAX_SAMPLES_BYTES)
+
+
+def _size(metadata: pq.FileMetaData) -> FileSize:
     groups = (metadata.row_group(i) for i in range(metadata.num_row_groups))
     columns = (group.column(j) for group in groups for j in range(group.num_columns))
     num_tokens = sum(column.num_values for column in columns if column.path_in_schema.startswith("token_ids"))
-    return metadata.num_rows * _ROW_BYTES + num_tokens * TOKEN_BYTES
+    return FileSize(metadata.num_rows, metadata.num_rows * _ROW_BYTES + num_tokens * TOKEN_BYTES)
 
 
 def sort_files(folder: Path, index: int, files: Sequence[Path], run_bytes: int, sample_bytes: int) -> list[SortedRun]:
@@ -95,8 +113,8 @@ def _gather(batches: Iterator[pa.Table], run_bytes: int) -> Iterator[list[pa.Tab
 def _iter_batches(files: Sequence[Path]) -> Iterator[pa.Table]:
     for path in files:
         with explaining(path), pq.ParquetFile(path) as file:
-            row_bytes = max(1, _size(file.metadata) // max(1, file.metadata.num_rows))
-            num_rows = min(_MAX_BATCH_ROWS, max(1, _BATCH_BYTES // row_bytes))
+            size = _size(file.metadata)
+            num_rows = min(_MAX_BATCH_ROWS, max(1, _BATCH_BYTES * size.num_rows // max(1, size.num_bytes)))
             for batch in file.iter_batches(num_rows, columns=PROMPTS_SCHEMA.names):
                 yield pa.Table.from_batches([batch]).select(PROMPTS_SCHEMA.names).cast(PROMPTS_SCHEMA)
 

@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 import time
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +31,7 @@ VOCABULARY = 32_000
 SYSTEM_TOKENS = 40
 DOCUMENT_TOKENS = (60, 181)
 QUESTION_TOKENS = (10, 71)
+STAGES = ("sort_files", "order_partition", "write_partition")
 
 
 def make_data(folder: Path, num_rows: int) -> list[Path]:
@@ -141,14 +143,14 @@ def main(folder: Path, sizes: list[int]) -> None:
               f"  {facts['disk'] / num_rows:>17.0f}", flush=True)  # fmt: skip
         stages = ", ".join(f"{name} {facts[name] / num_rows * 1e6:.2f}" for name in STAGES)
         print(f"{'':>10} CPU us/row of the stages, with what they read: {stages}", flush=True)
-    for a, b in zip(measured, measured[1:], strict=False):
-        exponent = math.log((b["plan"] + b["write"] + b["read"]) / (a["plan"] + a["write"] + a["read"])) / math.log(
-            b["rows"] / a["rows"]
-        )
-        print(f"CPU time grows with rows to the power {exponent:.3f} from {a['rows']} to {b['rows']} rows")
+    for a, b in combinations(measured, 2):
+        print(f"CPU time grows with rows to the power {exponent(a, b):.3f} from {a['rows']} to {b['rows']} rows")
 
 
-STAGES = ("sort_files", "order_partition", "write_partition")
+def exponent(a: dict[str, float], b: dict[str, float]) -> float:
+    cpu = [facts["read"] + facts["plan"] + facts["write"] for facts in (a, b)]
+    return math.log(cpu[1] / cpu[0]) / math.log(b["rows"] / a["rows"])
+
 
 if __name__ == "__main__":
     if sys.argv[1] == "--measure":

@@ -2,7 +2,10 @@ import json
 
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from batchpaged.dataset.prompt_sources import TokenIdsSource
 from batchpaged.dataset.prompts import PromptBuilder
 
 SYSTEM = "You answer questions from the given context only."
@@ -122,6 +125,32 @@ def test_empty_prompts(build, text):
     assert "empty prompt: column 't'" in errors(build({"t": [text]}, text_column="t"))[0]
     messages = [{"role": "user", "content": text}]
     assert "empty prompt: column 'm'" in errors(build({"m": [messages]}, messages_column="m"))[0]
+
+
+_ID_LISTS = st.lists(st.integers(0, 20), min_size=1, max_size=12)
+_ODD_ID_LISTS = st.none() | st.just([]) | st.lists(st.none() | st.sampled_from([-1, 3, 10**6]), max_size=4)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(_ID_LISTS, max_size=8),
+    st.lists(_ODD_ID_LISTS, max_size=2),
+    st.sampled_from([pa.list_(pa.int64()), pa.list_(pa.int32()), pa.large_list(pa.int32())]),
+    st.sampled_from(["error", "truncate_left", "truncate_right"]),
+)
+def test_token_ids_read_at_once_are_those_read_row_by_row(build, lists, odd, kind, on_too_long):
+    table = pa.table({"ids": pa.array([*lists, *odd], kind)})
+    keys = {"token_ids_column": "ids", "on_too_long": on_too_long, "max_model_len": 12, "max_tokens": 2}
+    at_once = build(table, **keys)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TokenIdsSource, "read_at_once", lambda self, table: None)
+        assert build(table, **keys) == at_once
+
+
+def test_sound_token_ids_are_not_looked_at_row_by_row(build, monkeypatch):
+    monkeypatch.setattr(TokenIdsSource, "read", None)
+    table = pa.table({"ids": pa.array([[1, 2], [3]], pa.list_(pa.int64()))}).slice(1)
+    assert [row["token_ids"] for row in build(table, token_ids_column="ids")] == [[3]]
 
 
 @pytest.mark.parametrize(

@@ -98,7 +98,7 @@ def test_a_limited_run_writes_only_its_rows(tmp_path, input_config, write, write
 
 
 def test_row_groups_are_bounded(tmp_path, input_config, write, monkeypatch, write_units):
-    monkeypatch.setattr(sink, "_ROW_GROUP_ROWS", 100)
+    monkeypatch.setattr("batchpaged.dataset.source.PART_ROWS", 100)  # the input is one row group of more
     source = open_source(input_config(write({"in/a.parquet": {"id": list(range(250))}}) / "in"))
     assemble(source, write_units(tmp_path / "units", [range(250)]), tmp_path / "out")
     metadata = pq.read_metadata(tmp_path / "out/a.parquet")

@@ -201,6 +201,44 @@ def test_damaged_pages_are_refused_with_file_and_row_groups(write, input_config)
         source.read(source.parts[0])
 
 
+@pytest.fixture
+def small_parts(monkeypatch):
+    """Parts count as huge from 101 rows on, and are read in batches of 64."""
+    monkeypatch.setattr("batchpaged.dataset.source.PART_ROWS", 100)
+    monkeypatch.setattr("batchpaged.dataset.formats._BATCH_ROWS", 64)
+
+
+@pytest.mark.parametrize("limit", [None, 1, 64, 100, 101, 130, 500])
+@pytest.mark.parametrize("max_fetched", [0, 2**30])
+def test_a_huge_row_group_is_read_in_pieces(write, input_config, small_parts, monkeypatch, limit, max_fetched):
+    monkeypatch.setattr("batchpaged.dataset.formats._MAX_FETCHED_BYTES", max_fetched)
+    columns = {"x": list(range(500)), "words": [["w"] * (i % 5) for i in range(500)]}
+    folder = write({"a.parquet": columns, "b.parquet": {"x": [7]}}, row_group_size=500)
+    source = open_source(input_config(folder, limit=limit))
+    for part in source.parts:
+        tables = list(source.iter_tables(part))
+        assert max(map(len, tables)) <= 100
+        assert pa.concat_tables(tables).equals(source.read(part))
+
+
+def test_a_huge_batch_of_a_saved_dataset_is_read_in_pieces(tmp_path, input_config, small_parts):
+    datasets.Dataset.from_dict({"x": list(range(450))}).save_to_disk(str(tmp_path / "saved"))
+    source = open_source(input_config(tmp_path / "saved"))
+    tables = [table for part in source.parts for table in source.iter_tables(part)]
+    assert max(map(len, tables)) <= 100
+    assert pa.concat_tables(tables)["x"].to_pylist() == list(range(450))
+
+
+def test_damage_inside_a_huge_row_group_is_refused(write, input_config, small_parts):
+    columns = {"x": [f"{i:050}" for i in range(1000)]}
+    options = {"use_dictionary": False, "compression": "none", "data_page_size": 1000, "write_page_checksum": True}
+    path = write({"a.parquet": columns}, **options) / "a.parquet"
+    path.write_bytes(path.read_bytes().replace(b"0" * 47 + b"500", b"0" * 47 + b"501", 1))
+    source = open_source(input_config(path))
+    with pytest.raises(InputError, match=r"a\.parquet: row groups 0 to 0 cannot be read"):
+        list(source.iter_tables(source.parts[0]))
+
+
 def test_a_changed_byte_is_noticed_where_pages_have_checksums(write, input_config):
     table = {"x": [f"{i:050}" for i in range(1000)]}
     options = {"use_dictionary": False, "compression": "none", "write_page_checksum": True}

@@ -14,6 +14,7 @@ from batchpaged.planning.cost import CostModel
 from batchpaged.planning.order import plan_order
 from batchpaged.planning.plan_file import PROMPTS_SCHEMA, has_plan, read_plan, read_unit
 from batchpaged.planning.planner import PlanSettings, make_plan, preview_plan
+from batchpaged.planning.sorted_runs import FileSize, choose_sample_bytes
 from batchpaged.planning.summary import num_prefix_groups
 from batchpaged.planning.units import cut_units
 
@@ -171,3 +172,11 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     files[1].write_bytes(b"damaged")
     with pytest.raises(UnfinishedError, match="part-00001.parquet is damaged"):
         preview_plan(files, tmp_path, PlanSettings(COST, 1))
+
+
+def test_samples_of_long_prompts_stay_small_together() -> None:
+    long = [FileSize(num_rows=1000, num_bytes=100_000_000)] * 1000  # 100 kB a row
+    num_samples = sum(size.num_bytes for size in long) / choose_sample_bytes(long, 2**27)
+    assert 0.9 * 2**27 < num_samples * 100_000 < 1.01 * 2**27
+    short = [FileSize(num_rows=1000, num_bytes=100_000)] * 1000
+    assert choose_sample_bytes(short, 2**27) == 2**27 // 256
