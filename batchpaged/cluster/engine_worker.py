@@ -8,8 +8,10 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
+from batchpaged.cluster.fan_out import equal_runs, fanned_out
 from batchpaged.engine.engine import Completion, Engine
 from batchpaged.engine.sampling_params import SamplingParams
+from batchpaged.engine.sequence import TokenCounts
 from batchpaged.errors import RowError, UnfinishedError
 
 SAMPLE_SECONDS = 1.0  # between two samples of the timeline
@@ -36,7 +38,9 @@ class _OpenUnit:
     future: Future
     started_at: float  # time.time()
     rows: list[Completion | str | None]
-    num_open: int = 0
+    num_open: int
+    run_ends: dict[int, int] = field(default_factory=dict)  # end of the run of equal rows, by the place of its first
+    num_deduplicated: int = 0
 
 
 @dataclass
@@ -52,12 +56,15 @@ class EngineWorker:
     name: str
     device: str
     emit: Callable[[Sample], None]
+    fans_out: bool = False  # equal rows that follow each other are computed once
     loaded: Future = field(default_factory=Future)  # done once the engine is built
     error: BaseException | None = None  # why the thread has ended
-    _inbox: queue.SimpleQueue = field(default_factory=queue.SimpleQueue)  # (rows, future); None: stop
+    # (rows, next prompt, future); None: stop.
+    _inbox: queue.SimpleQueue = field(default_factory=queue.SimpleQueue)
     _lock: threading.Lock = field(default_factory=threading.Lock)  # nothing enters the inbox of a thread that has ended
     _units: dict[int, _OpenUnit] = field(default_factory=dict)
     _samples: list[Sample] = field(default_factory=list)
+    _fanned_out: TokenCounts = field(default_factory=TokenCounts)  # of rows that got another row's completion
     _num_rows_done: int = 0
     _num_units: int = 0
     _load_seconds: float = 0.0
@@ -73,12 +80,15 @@ class EngineWorker:
         """Names this engine, among all that the worker has had."""
         return f"{self.name}@{self.started_at:.3f}"
 
-    def submit(self, rows: list[UnitRow]) -> "Future[UnitOutcome]":
-        """Queue a unit's rows, in planned order. The future raises what ended the engine, should it end."""
+    def submit(self, rows: list[UnitRow], next_prompt: list[int] | None = None) -> "Future[UnitOutcome]":
+        """Queue a unit's rows, in planned order. The future raises what ended the engine, should it end.
+
+        `next_prompt`: token ids of the row that comes after them in planned order, in the unit that may be next.
+        """
         future: Future[UnitOutcome] = Future()
         with self._lock:
             if self.error is None:
-                self._inbox.put((rows, future))
+                self._inbox.put((rows, next_prompt, future))
                 return future
         future.set_exception(self.error)
         return future
@@ -128,23 +138,35 @@ class EngineWorker:
             self._open_unit(*item)
             wait = False
 
-    def _open_unit(self, rows: list[UnitRow], future: Future) -> None:
+    def _open_unit(self, rows: list[UnitRow], next_prompt: list[int] | None, future: Future) -> None:
         index, self._num_units = self._num_units, self._num_units + 1
         unit = self._units[index] = _OpenUnit(future, time.time(), [None] * len(rows), len(rows))
-        for place, row in enumerate(rows):
-            try:
-                self._engine.add(row.token_ids, self.params, row.row_id, (index, place))
-            except RowError as error:
-                self._finish_row((index, place), str(error))
+        prompts = [row.token_ids for row in rows]
+        for run in equal_runs(prompts) if self.fans_out else [range(i, i + 1) for i in range(len(rows))]:
+            unit.run_ends[run.start] = run.stop
+            self._add_row(rows[run.start], (index, run.start))
+        self._engine.scheduler.expect(next_prompt)
         if not rows:
             self._close_unit(index)
 
+    def _add_row(self, row: UnitRow, tag: tuple[int, int]) -> None:
+        try:
+            self._engine.add(row.token_ids, self.params, row.row_id, tag)
+        except RowError as error:
+            self._finish_row(tag, str(error))
+
     def _finish_row(self, tag: tuple[int, int], outcome: Completion | str) -> None:
+        """The row that was computed is done, and those equal to it with it."""
         index, place = tag
         unit = self._units[index]
-        unit.rows[place] = outcome
-        unit.num_open -= 1
-        self._num_rows_done += 1
+        num_equal = unit.run_ends[place] - place
+        unit.rows[place : place + num_equal] = [outcome] + [fanned_out(outcome)] * (num_equal - 1)
+        unit.num_open -= num_equal
+        unit.num_deduplicated += num_equal - 1
+        self._num_rows_done += num_equal
+        if isinstance(outcome, Completion):
+            self._fanned_out.cached += outcome.num_prompt_tokens * (num_equal - 1)
+            self._fanned_out.generated += len(outcome.token_ids) * (num_equal - 1)
         if unit.num_open == 0:
             self._close_unit(index)
 
@@ -153,6 +175,7 @@ class EngineWorker:
         self._sample()
         samples, self._samples = self._samples, []
         facts = {**self._facts(), "started_at": unit.started_at, "finished_at": time.time(), "timeline": samples}
+        facts["num_deduplicated"] = unit.num_deduplicated
         unit.future.set_result(UnitOutcome(unit.rows, facts))
 
     def _facts(self) -> dict[str, Any]:
@@ -166,21 +189,26 @@ class EngineWorker:
             "block_size": engine.pool.block_size,
             "num_steps": engine.num_steps,
             "busy_seconds": engine.busy_seconds,
-            "num_prefilled_tokens": counts.prefilled,
-            "num_cached_tokens": counts.cached,
             "num_recomputed_tokens": counts.recomputed,
-            "num_completion_tokens": counts.generated,
             "num_preemptions": engine.scheduler.num_preemptions,
+            **self._token_sums(),
+        }
+
+    def _token_sums(self) -> dict[str, int]:
+        """Of all rows, those that were fanned out among them."""
+        counts = self._engine.scheduler.counts
+        return {
+            "num_prefilled_tokens": counts.prefilled,
+            "num_cached_tokens": counts.cached + self._fanned_out.cached,
+            "num_completion_tokens": counts.generated + self._fanned_out.generated,
         }
 
     def _sample(self) -> None:
-        engine, counts = self._engine, self._engine.scheduler.counts
+        engine = self._engine
         sample: Sample = {
             "time": time.time(),
             "worker": self.name,
-            "num_prefilled_tokens": counts.prefilled,
-            "num_cached_tokens": counts.cached,
-            "num_completion_tokens": counts.generated,
+            **self._token_sums(),
             "cache_usage": engine.pool.num_referenced / engine.pool.num_blocks,
             "num_running": len(engine.scheduler.running),
             "num_waiting": len(engine.scheduler.waiting),
@@ -203,4 +231,4 @@ class EngineWorker:
         while not self._inbox.empty():  # nobody else takes from it, and the lock keeps others from adding
             item = self._inbox.get_nowait()
             if item is not None:
-                yield item[1]
+                yield item[-1]

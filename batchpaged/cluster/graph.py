@@ -173,6 +173,8 @@ class _Inference:
         self._note_earlier_work(len(done), num_damaged, summary.num_units)
         self._tracker = ProgressTracker(summary, job.pipeline.sampling.max_tokens, list(done.values()))
         self._ranges = UnitRanges([unit for unit in range(summary.num_units) if unit not in done], job.num_workers)
+        self._num_units = summary.num_units
+        self._sent: dict[str, int] = {}  # by address of a worker: the unit sent to it last
         self._running: dict[Future, int] = {}  # future -> slot of the worker it was sent to
         self._depth = self._choose_depth(summary)
         self._last_worker_seen = time.monotonic()
@@ -218,11 +220,13 @@ class _Inference:
                 if unit is None:
                     return
                 self._running[self._submit(unit, address)] = slot
+                self._sent[address] = unit
 
     def _submit(self, unit: int, address: str) -> Future:
         # Should the worker die, Dask runs the unit on another one.
         return self._client.submit(
-            infer_unit, self._job_future, unit, key=f"infer-{self._job.sitting}-{unit:06}",
+            infer_unit, self._job_future, unit, self._num_units, self._sent.get(address),
+            key=f"infer-{self._job.sitting}-{unit:06}",
             workers=[address], allow_other_workers=True, priority=-unit,
         )  # fmt: skip
 

@@ -1,19 +1,24 @@
 """Tasks of inference: start a worker's engine, compute a unit and commit it."""
 
+from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Any
 
 from distributed import get_worker, secede
 
 from batchpaged.cluster.current_engine import CurrentEngine
-from batchpaged.cluster.engine_worker import EngineWorker, UnitRow
+from batchpaged.cluster.engine_worker import EngineWorker, UnitOutcome, UnitRow
 from batchpaged.cluster.job import Job
 from batchpaged.cluster.libraries import import_model
+from batchpaged.cluster.turns import Turns
+from batchpaged.cluster.unit_reuse import unit_reuse
 from batchpaged.engine.engine import Completion
 from batchpaged.engine.sampling_params import SamplingParams
 from batchpaged.planning.plan_file import read_unit
 from batchpaged.run.unit_file import read_unit_facts, result_row, write_unit
 
 _engine = CurrentEngine()  # of this process
+_turns = Turns()
 
 
 def start_engine(job: Job) -> None:
@@ -44,6 +49,7 @@ def _make_engine_worker(job: Job) -> EngineWorker:
     return EngineWorker(
         build=lambda: build_engine(job.model, pipeline.model, pipeline.engine, device, job.run_id, num_threads),
         params=sampling_params(job),
+        fans_out=sampling_params(job).is_greedy and pipeline.engine.prefix_cache,
         name=str(worker.name),
         device=device,
         emit=lambda sample: worker.log_event(job.topic, sample),
@@ -55,25 +61,59 @@ def sampling_params(job: Job) -> SamplingParams:
     return SamplingParams(**{**fields, "stop_token_ids": frozenset(fields["stop_token_ids"])})
 
 
-def infer_unit(job: Job, unit: int) -> dict[str, Any]:
-    """Compute a unit and commit it, unless it is committed already. -> the unit's facts, without its timeline."""
+def infer_unit(job: Job, unit: int, num_units: int, after: int | None) -> dict[str, Any]:
+    """Compute a unit and commit it, unless it is committed already. -> the unit's facts, without its timeline.
+
+    `after`: the unit that was sent to this worker before it.
+    """
     path = job.directory.unit_file(unit)
-    if path.exists():
-        facts = read_unit_facts(path)
-    else:
-        prompts = read_unit(job.directory.path, unit).to_pylist()
-        outcomes, facts = _compute(job, prompts)
-        facts = {**facts, "unit": unit, "sitting": job.sitting, "num_rows": len(prompts)}
-        job.check_is_current()
-        write_unit(path, [result_row(*pair) for pair in zip(prompts, outcomes, strict=True)], facts)
+    with _turns.turn(job.sitting, unit, after):
+        task = None if path.exists() else _begin(job, unit, num_units)
+    facts = read_unit_facts(path) if task is None else _finish(job, unit, task)
     return {key: value for key, value in facts.items() if key != "timeline"}
 
 
-def _compute(job: Job, prompts: list[dict[str, Any]]) -> tuple[list[Completion | str | None], dict[str, Any]]:
-    """-> what became of each prompt, None where there was nothing to compute; the engine's facts."""
+@dataclass(frozen=True)
+class _UnitTask:
+    prompts: list[dict[str, Any]]  # of the plan, all rows of the unit
+    outcome: "Future[UnitOutcome] | None"  # None where no row has a prompt
+    before: list[int] | None  # token ids of the row before the unit, in planned order
+
+
+def _begin(job: Job, unit: int, num_units: int) -> _UnitTask:
+    """Give the unit to the engine."""
+    prompts = read_unit(job.directory.path, unit).to_pylist()
     rows = [UnitRow(prompt["token_ids"], prompt["row_id"]) for prompt in prompts if prompt["token_ids"] is not None]
     if not rows:
-        return [None] * len(prompts), {}
-    outcome = _engine_worker(job).submit(rows).result()
+        return _UnitTask(prompts, None, None)
+    before, after = _neighbours(job, unit, num_units)
+    return _UnitTask(prompts, _engine_worker(job).submit(rows, after), before)
+
+
+def _neighbours(job: Job, unit: int, num_units: int) -> tuple[list[int] | None, list[int] | None]:
+    """Token ids of the rows before and after the unit in planned order; None where there is none."""
+    before = read_unit(job.directory.path, unit - 1)["token_ids"][-1].as_py() if unit > 0 else None
+    after = read_unit(job.directory.path, unit + 1)["token_ids"][0].as_py() if unit + 1 < num_units else None
+    return before, after
+
+
+def _finish(job: Job, unit: int, task: _UnitTask) -> dict[str, Any]:
+    """Wait for the engine, and commit. -> the unit's facts"""
+    outcomes, facts = _outcomes(task)
+    pairs = zip((prompt["token_ids"] for prompt in task.prompts), outcomes, strict=True)
+    facts |= {"unit": unit, "sitting": job.sitting, "num_rows": len(task.prompts)}
+    facts["reuse"] = unit_reuse(pairs, task.before, job.pipeline.engine.prefix_cache)
+    job.check_is_current()
+    rows = [result_row(*pair) for pair in zip(task.prompts, outcomes, strict=True)]
+    write_unit(job.directory.unit_file(unit), rows, facts)
+    return facts
+
+
+def _outcomes(task: _UnitTask) -> tuple[list[Completion | str | None], dict[str, Any]]:
+    """-> what became of each prompt, None where there was nothing to compute; the engine's facts."""
+    if task.outcome is None:
+        return [None] * len(task.prompts), {}
+    outcome = task.outcome.result()
     computed = iter(outcome.rows)
-    return [None if prompt["token_ids"] is None else next(computed) for prompt in prompts], outcome.facts
+    outcomes = [None if prompt["token_ids"] is None else next(computed) for prompt in task.prompts]
+    return outcomes, dict(outcome.facts)

@@ -36,7 +36,9 @@ TIMELINE_SCHEMA = pa.schema(
     ]
 )
 
-MISS_CAUSES = ("first_sight", "not_reused", "preempted")  # why prompt tokens were computed
+# Why tokens were computed: because they were new, and again for one of these.
+LOSS_CAUSES = ("evicted", "cut_between_workers", "last_token", "cache_off")
+MISS_CAUSES = ("first_sight", *LOSS_CAUSES, "preempted")
 STAGES = ("load", "read", "tokenize", "plan", "infer", "assemble")
 
 
@@ -50,7 +52,6 @@ class PlanFacts:
     num_duplicates: int  # rows whose prompt another row has too, beyond the first
     longest_prompt: int  # tokens
     num_units: int
-    num_deduplicated: int = 0  # duplicates answered by copying another row's completion
 
 
 @dataclass(frozen=True)
@@ -90,3 +91,5 @@ class RunFacts:
     evaluation: dict[str, float | None] | None  # metric -> value
     gates: tuple[str, ...]
     max_model_len: int
+    num_deduplicated: int  # rows that got an equal row's completion
+    lost_tokens: dict[str, int]  # LOSS_CAUSES -> prompt tokens

@@ -4,7 +4,7 @@
     throughput.rows_per_s > 2          a figure inside an object, by its path
     failed_rows <= 0                   the same as rows.failed
     f1 >= 0.6                          a metric the pipeline's `evaluate` asks for
-    misses.not_reused <= 1000          tokens computed for a cause
+    misses.evicted <= 1000             tokens computed for a cause
 
 They are read before any work, so that a misspelt one costs no night. A gate whose figure is null fails: nothing was
 measured, so nothing was shown to be good.

@@ -32,7 +32,7 @@ def build_report(facts: RunFacts) -> dict[str, Any]:
         "evaluation": None if facts.evaluation is None else dict(facts.evaluation),
         "gates": [],
         "workers": [_worker(engine) for engine in facts.engines],
-        "misses": _misses(tokens),
+        "misses": _misses(tokens, facts.lost_tokens),
         "failures": count_failures(facts.rows),
         "finish_reasons": totals.finish_reasons,
     }
@@ -64,7 +64,7 @@ def _rows(facts: RunFacts, totals: RowTotals) -> dict[str, int]:
         "succeeded": totals.num_succeeded,
         "failed": totals.num_failed,
         "truncated": totals.num_truncated,
-        "deduplicated": facts.plan.num_deduplicated,
+        "deduplicated": facts.num_deduplicated,
     }
 
 
@@ -113,10 +113,16 @@ def _worker(engine: EngineStats) -> dict[str, Any]:
     return {**asdict(engine), "prefix_cache_hit_rate": ratio(engine.num_cached_tokens, seen)}
 
 
-def _misses(tokens: dict[str, int]) -> dict[str, int]:
+def _misses(tokens: dict[str, int], lost: dict[str, int]) -> dict[str, int]:
     """Tokens that were computed, by cause; together prefilled and recomputed."""
-    first_sight = min(tokens["unique"], tokens["prefilled"])
-    return dict(zip(MISS_CAUSES, (first_sight, tokens["prefilled"] - first_sight, tokens["recomputed"]), strict=True))
+    first_sight = tokens["prefilled"] - sum(lost.values())
+    by_cause = {"first_sight": first_sight, **lost, "preempted": tokens["recomputed"]}
+    return {cause: by_cause[cause] for cause in MISS_CAUSES}
+
+
+def computed_again(misses: dict[str, int]) -> list[tuple[str, int]]:
+    """(cause in words, tokens) of what was computed for another reason than that it was new."""
+    return [(cause.replace("_", " "), number) for cause, number in misses.items() if number and cause != "first_sight"]
 
 
 def _finite(value: Any) -> Any:

@@ -13,6 +13,7 @@ from batchpaged.report.distributions import Lengths, bin_lengths, count_cached_f
 from batchpaged.report.facts import STAGES, RunFacts
 from batchpaged.report.failures import group_failures
 from batchpaged.report.json import to_json
+from batchpaged.report.metrics import computed_again
 from batchpaged.report.timeline import Timeline, summarise_timeline
 
 MOST_WORKERS = 100  # in the table and in the embedded report; report.json has them all
@@ -41,6 +42,7 @@ def build_page(report: dict[str, Any], facts: RunFacts) -> dict[str, Any]:
         "verdict": _verdict(report),
         "summary": _summary(report),
         "reuse": _reuse_segments(report["tokens"]),
+        "computed_again": computed_again(report["misses"]),
         "tiles": _tiles(report),
         "metrics": _metrics(report),
         "num_evaluated": (report["evaluation"] or {}).get("num_evaluated"),

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from batchpaged.report import formatting as fmt
-from batchpaged.report.metrics import ratio
+from batchpaged.report.metrics import computed_again, ratio
 
 BAR_WIDTH = 28
 MOST_REASONS = 5
@@ -71,6 +71,8 @@ def _all_passed(num_gates: int) -> str:
 def _lines(report: dict[str, Any], run_dir: Path, marks: _Marks) -> Iterator[tuple[str, Text]]:
     yield "Rows", _rows(report["rows"], marks)
     yield "Prompt tokens", _tokens(report["tokens"], marks)
+    if again := computed_again(report["misses"]):
+        yield "", Text(f"computed again: {marks.dot.join(f'{fmt.count(n)} {name}' for name, n in again)}", "yellow")
     yield "Prefix cache", _cache(report, marks)
     yield "Throughput", _throughput(report["throughput"], marks)
     yield "Time", _time(report["time"], marks)

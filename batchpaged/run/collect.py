@@ -18,6 +18,7 @@ from batchpaged.evaluation.evaluator import Evaluator
 from batchpaged.planning.summary import PlanSummary
 from batchpaged.report.facts import ROWS_SCHEMA, TIMELINE_SCHEMA, EngineStats, PlanFacts, RunFacts
 from batchpaged.run.directory import RunDirectory
+from batchpaged.run.misses import lost_tokens
 from batchpaged.run.unit_file import last_of_each_session, read_unit_facts
 
 PACKAGES = ("batchpaged", "torch", "transformers", "tokenizers", "pyarrow", "dask", "distributed")
@@ -55,6 +56,8 @@ def collect_facts(directory: RunDirectory, pipeline: Pipeline, summary: PlanSumm
         evaluation=evaluate_output(directory.output, pipeline),
         gates=pipeline.gates,
         max_model_len=pipeline.model.max_model_len,
+        num_deduplicated=sum(unit["num_deduplicated"] for unit in computed),
+        lost_tokens=lost_tokens(computed),
     )
 
 

@@ -69,11 +69,16 @@ def read_unit_facts(path: Path) -> dict[str, Any]:
     return facts
 
 
+def _age(facts: dict[str, Any]) -> tuple[int, int]:
+    """Of an engine. Units may end in one step; fanned-out rows count as they end."""
+    return facts["num_steps"], facts["num_completion_tokens"]
+
+
 def last_of_each_session(facts: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Counters in unit facts grow during an engine's life: its last unit holds its totals. One entry per engine."""
     last: dict[str, dict[str, Any]] = {}
     for item in facts:
         session = item.get("session")
-        if session is not None and (session not in last or last[session]["num_steps"] <= item["num_steps"]):
+        if session is not None and (session not in last or _age(last[session]) <= _age(item)):
             last[session] = item
     return list(last.values())

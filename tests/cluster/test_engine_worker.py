@@ -10,6 +10,7 @@ import pytest
 
 from batchpaged.cluster.current_engine import CurrentEngine
 from batchpaged.cluster.engine_worker import EngineWorker, UnitRow
+from batchpaged.engine.engine import Completion
 from batchpaged.engine.sampling_params import SamplingParams
 from batchpaged.engine.sequence import TokenCounts
 from batchpaged.errors import RowError, UnfinishedError
@@ -25,13 +26,19 @@ class FakeEngine:
     fails_at: int | None = None
     num_steps: int = 0
     busy_seconds: float = 0.0
-    queue: list = field(default_factory=list)  # [steps left, tag]
+    queue: list = field(default_factory=list)  # [steps left, tag, prompt tokens]
     history: list = field(default_factory=list)  # tags that ran, step by step
 
     def __post_init__(self):
         self.pool = SimpleNamespace(num_blocks=10, block_size=16, num_referenced=2)
+        self.expected = []  # what the scheduler was told to expect
         self.scheduler = SimpleNamespace(
-            counts=TokenCounts(), num_preemptions=0, running=[], waiting=[], check=lambda: None
+            counts=TokenCounts(),
+            num_preemptions=0,
+            running=[],
+            waiting=[],
+            check=lambda: None,
+            expect=self.expected.append,
         )
 
     @property
@@ -41,7 +48,7 @@ class FakeEngine:
     def add(self, token_ids, params, row_key, tag):
         if not token_ids:
             raise RowError(f"{row_key} can never fit")
-        self.queue.append([len(token_ids), tag])
+        self.queue.append([len(token_ids), tag, len(token_ids)])
 
     def step(self):
         self.gate.acquire()
@@ -49,19 +56,19 @@ class FakeEngine:
         if self.num_steps == self.fails_at:
             raise FloatingPointError("the engine broke")
         batch = self.queue[:2]
-        self.history.append([tag for _, tag in batch])
+        self.history.append([tag for _, tag, _ in batch])
         for entry in batch:
             entry[0] -= 1
         done = [entry for entry in batch if entry[0] == 0]
         self.queue = [entry for entry in self.queue if entry[0]]
         self.scheduler.counts.generated += len(batch)
-        return [SimpleNamespace(tag=tag, text=str(tag)) for _, tag in done]
+        return [Completion(tag, str(tag), (7,) * n, "length", n, 0, n, 0) for _, tag, n in done]
 
 
-def start(engine, samples=None):
+def start(engine, samples=None, fans_out=False):
     emit = (lambda sample: None) if samples is None else samples.append
     build = engine if callable(engine) else lambda: engine
-    return EngineWorker(build, SamplingParams(), "w", "cpu", emit).start()
+    return EngineWorker(build, SamplingParams(), "w", "cpu", emit, fans_out).start()
 
 
 def unit(*lengths):
@@ -91,6 +98,47 @@ def test_a_row_that_the_engine_refuses_is_said_why():
     assert outcome.rows[1] == "row 1 can never fit" and outcome.rows[0].text == "(0, 0)"
     assert worker.submit(unit(0, 0)).result(SECONDS).rows == ["row 0 can never fit", "row 1 can never fit"]
     assert worker.submit([]).result(SECONDS).rows == []
+
+
+def test_equal_rows_are_computed_once_and_fanned_out():
+    engine, samples = FakeEngine(), []
+    worker = start(engine, samples, fans_out=True)
+    outcome = worker.submit(unit(2, 3, 3, 3, 1, 2)).result(SECONDS)
+    assert {tag for step in engine.history for tag in step} == {(0, 0), (0, 1), (0, 4), (0, 5)}
+    assert [row.text for row in outcome.rows] == ["(0, 0)", "(0, 1)", "(0, 1)", "(0, 1)", "(0, 4)", "(0, 5)"]
+    computed, copied = outcome.rows[1], outcome.rows[2]
+    assert copied.num_cached_tokens == copied.num_prompt_tokens == 3 and copied.num_prefilled_tokens == 0
+    assert (copied.token_ids, copied.finish_reason) == (computed.token_ids, computed.finish_reason)
+    assert computed.num_prefilled_tokens == 3
+    assert outcome.facts["num_deduplicated"] == 2
+    assert worker.submit(unit(3)).result(SECONDS).facts["num_deduplicated"] == 0
+
+
+def test_progress_counts_rows_that_were_fanned_out_and_their_tokens():
+    samples = []
+    facts = start(FakeEngine(), samples, fans_out=True).submit(unit(4, 4, 4)).result(SECONDS).facts
+    assert samples[-1]["num_rows_done"] == 3
+    assert samples[-1]["num_cached_tokens"] == facts["num_cached_tokens"] == 2 * 4
+    assert samples[-1]["num_completion_tokens"] == facts["num_completion_tokens"] == 4 + 2 * 4  # 4 steps, and copies
+
+
+def test_a_refusal_is_fanned_out_as_well():
+    outcome = start(FakeEngine(), fans_out=True).submit(unit(0, 0, 1)).result(SECONDS)
+    assert outcome.rows[:2] == ["row 0 can never fit"] * 2 and outcome.rows[2].text == "(0, 2)"
+
+
+def test_under_sampling_equal_rows_are_each_computed():
+    outcome = start(FakeEngine()).submit(unit(2, 2)).result(SECONDS)
+    assert [row.text for row in outcome.rows] == ["(0, 0)", "(0, 1)"]
+    assert outcome.facts["num_deduplicated"] == 0
+
+
+def test_the_scheduler_is_told_what_the_next_unit_begins_with():
+    engine = FakeEngine()
+    worker = start(engine)
+    worker.submit(unit(1), next_prompt=[5, 6]).result(SECONDS)
+    worker.submit(unit(1)).result(SECONDS)
+    assert engine.expected == [[5, 6], None]
 
 
 def test_facts_and_samples_hold_the_engines_sums():

@@ -50,7 +50,7 @@ class Inference(graph._Inference):
     def __init__(self, num_units, num_slots, depth):
         self.workers, self.sent, self.notes, self.finished = {}, [], [], []
         self._ranges, self._slots = UnitRanges(range(num_units), num_slots), WorkerSlots(num_slots)
-        self._running, self._depth, self._engines = {}, depth, []
+        self._running, self._sent, self._depth, self._engines = {}, {}, depth, []
         self._client = SimpleNamespace(scheduler_info=lambda n_workers: {"workers": self.workers})
         self._reporter = SimpleNamespace(note=self.notes.append)
         self._tracker = SimpleNamespace(on_unit=self.finished.append)

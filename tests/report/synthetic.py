@@ -56,5 +56,7 @@ def make_facts(**changes: Any) -> RunFacts:
         evaluation={"exact_match": 0.5, "f1": 0.625, "num_evaluated": 4},
         gates=("prefix_cache_hit_rate >= 0.5", "failed_rows <= 0"),
         max_model_len=2048,
+        num_deduplicated=0,
+        lost_tokens={"evicted": 12, "cut_between_workers": 8, "last_token": 0, "cache_off": 0},
     )
     return replace(facts, **changes)

@@ -61,7 +61,7 @@ def test_metrics_by_hand() -> None:
         ("batchpaged_gpu_cache_usage_perc", 'stat="mean"'): 0.5,
         ("batchpaged_gpu_cache_usage_perc", 'stat="peak"'): 1.0,
         ("batchpaged_num_preemption_total", ""): 1,
-        ("batchpaged_missed_tokens", 'cause="not_reused"'): 20,
+        ("batchpaged_missed_tokens", 'cause="evicted"'): 12,
         ("batchpaged_rows", 'status="failed"'): 1,
         ("batchpaged_tokens", 'kind="prefilled"'): 120,
         ("batchpaged_rows_per_second", ""): 0.6,

@@ -40,7 +40,7 @@ def test_the_known_figures_are_those_of_the_report() -> None:
         ("f1 >= +0.6", 0.625, True),
         ("evaluation.exact_match > -1", 0.5, True),
         ("num_evaluated >= 4", 4, True),
-        ("misses.not_reused <= 0", 20, False),
+        ("misses.cut_between_workers <= 0", 8, False),
         ("finish_reasons.length <= 1.", 1, True),
     ],
 )

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from report.synthetic import make_facts, make_rows, make_timeline
 
-from batchpaged.report.facts import PlanFacts
+from batchpaged.report.facts import LOSS_CAUSES, PlanFacts
 from batchpaged.report.json import to_json
 from batchpaged.report.metrics import build_report
 
@@ -33,6 +33,9 @@ CONTRACT = {
     "failures": None,
     "finish_reasons": None,
 }
+
+
+NOTHING_LOST = dict.fromkeys(LOSS_CAUSES, 0)
 
 
 def test_the_report_has_exactly_the_fields_of_the_contract() -> None:
@@ -65,7 +68,8 @@ def test_a_run_by_hand() -> None:
         {"gate": "prefix_cache_hit_rate >= 0.5", "value": 0.6, "passed": True},
         {"gate": "failed_rows <= 0", "value": 1, "passed": False},
     ]
-    assert report["misses"] == {"first_sight": 100, "not_reused": 20, "preempted": 7}
+    lost = {"evicted": 12, "cut_between_workers": 8, "last_token": 0, "cache_off": 0}
+    assert report["misses"] == {"first_sight": 100, **lost, "preempted": 7}
     assert report["failures"] == {"prompt has 2,134 tokens; 2,016 fit": 1}
     assert report["finish_reasons"] == {"stop": 2, "length": 1}
     assert report["workers"][0]["prefix_cache_hit_rate"] == 0.6
@@ -81,6 +85,7 @@ def test_ratios_without_a_denominator_are_null() -> None:
             times={"infer": 0.0, "total": 0.1},
             evaluation=None,
             gates=("prefix_cache_hit_rate >= 0",),
+            lost_tokens=NOTHING_LOST,
         )
     )
     for field in ("prefix_cache_hit_rate", "prefix_cache_hit_rate_ceiling", "reuse_efficiency", "avg_sequence_length"):
@@ -108,7 +113,7 @@ def test_preemptions_add_up_over_worker_sessions() -> None:
     engine = make_facts().engines[0]
     other = replace(engine, worker="w1", num_preemptions=2, num_recomputed_tokens=1)
     report = build_report(make_facts(engines=(engine, other)))
-    assert report["misses"] == {"first_sight": 100, "not_reused": 20, "preempted": 8}
+    assert report["misses"]["preempted"] == 8
     assert (report["num_preemption"], report["tokens"]["recomputed"]) == (3, 8)
     assert [worker["worker"] for worker in report["workers"]] == ["w0", "w1"]
 
@@ -134,12 +139,16 @@ def row_tuples(draw: st.DrawFn) -> tuple[Any, ...]:
     return ("r", status, None, draw(st.sampled_from(["stop", "length"])), prompt, cached, draw(st.integers(0, 64)))
 
 
-@given(st.lists(row_tuples(), max_size=30), st.floats(0, 1), st.floats(0, 100))
-def test_identities(rows: list[tuple[Any, ...]], shared: float, infer: float) -> None:
+LOST = st.fixed_dictionaries(dict.fromkeys(LOSS_CAUSES, st.integers(0, 50)))
+
+
+@given(st.lists(row_tuples(), max_size=30), st.floats(0, 1), st.floats(0, 100), LOST)
+def test_identities(rows: list[tuple[Any, ...]], shared: float, infer: float, lost: dict[str, int]) -> None:
     ran = [row for row in rows if row[1] != "failed"]
     prompt, cached = sum(row[4] for row in ran), sum(row[5] for row in ran)
     unique = min(prompt, max(len(ran) and 1, round((1 - shared) * (prompt - cached))))
-    facts = make_facts(rows=make_rows(rows), plan=PlanFacts(len(rows), prompt, unique, 0, 0, 1), times={"infer": infer})
+    plan = PlanFacts(len(rows), prompt, unique, 0, 0, 1)
+    facts = make_facts(rows=make_rows(rows), plan=plan, times={"infer": infer}, lost_tokens=lost)
     report = json.loads(to_json(build_report(facts)), parse_constant=pytest.fail)
     counts, tokens = report["rows"], report["tokens"]
     assert counts["succeeded"] + counts["failed"] == counts["total"] == len(rows)
@@ -147,6 +156,7 @@ def test_identities(rows: list[tuple[Any, ...]], shared: float, infer: float) ->
     assert sum(report["failures"].values()) == counts["failed"]
     assert sum(report["finish_reasons"].values()) == counts["succeeded"]
     assert tokens["cached"] + tokens["prefilled"] == tokens["prompt"] == prompt
+    assert sum(report["misses"].values()) == tokens["prefilled"] + tokens["recomputed"]
     if prompt:
         assert 0 <= report["prefix_cache_hit_rate"] <= report["prefix_cache_hit_rate_ceiling"] <= 1
         assert report["prefix_cache_hit_rate"] * prompt == pytest.approx(cached)

@@ -29,6 +29,7 @@ rag_eval  ✗ 1 of 2 gates failed  20260301-021500-7f3a
 
 Rows           3 of 4 succeeded · 1 failed · 1 truncated
 Prompt tokens  300 · 120 computed · 180 from the cache · 7 recomputed
+               computed again: 12 evicted · 8 cut between workers · 7 preempted
 Prefix cache   █████████████████▒▒░░░░░░░░░  60.0% of prompt tokens, ceiling 66.7% · reuse efficiency 90.0%
 Throughput     0.60 rows/s · 24.0 prefilled tokens/s · 3.00 completion tokens/s
 Time           8.00 s  (load 1.00 s, read 0.50 s, tokenize 0.25 s, plan 0.25 s, infer 5.00 s, assemble 0.50 s)

@@ -35,6 +35,15 @@ PIPELINE = parse_pipeline(
 )
 
 
+REUSE = {
+    "has_cache": True,
+    "num_prefilled_tokens": 10,
+    "num_unique_tokens": 4,
+    "num_last_tokens": 1,
+    "num_shared_tokens": 3,
+}
+
+
 def prompt(ordinal, token_ids=(1, 2)):
     status = {"status": "failed", "error": "null"} if token_ids is None else {"status": "ok", "error": None}
     return {"ordinal": ordinal, "row_id": f"r{ordinal}", "token_ids": token_ids and list(token_ids), **status}
@@ -58,6 +67,8 @@ def facts(sitting, session, started_at, finished_at, num_steps, load_seconds=2.0
         "num_recomputed_tokens": 0,
         "num_completion_tokens": num_steps,
         "num_preemptions": 0,
+        "num_deduplicated": num_steps,
+        "reuse": REUSE,
         "started_at": started_at,
         "finished_at": finished_at,
         "timeline": [
@@ -134,6 +145,12 @@ def test_the_run_is_described(collected, directory):
     assert collected.plan.num_unique_tokens == 20 and {"torch", "python"} <= collected.versions.keys()
 
 
+def test_what_was_lost_is_summed_over_units(collected):
+    """Of 5 tokens beyond the unique and last ones: 3 could not be shared with the engine of the unit before."""
+    assert collected.num_deduplicated == 3 + 7 + 2
+    assert collected.lost_tokens == {"evicted": 5 + 5 + 2, "cut_between_workers": 3, "last_token": 3, "cache_off": 0}
+
+
 def test_the_output_is_evaluated_and_failed_rows_count_as_wrong(collected):
     assert collected.evaluation["exact_match"] == pytest.approx(0.5)
 
@@ -146,6 +163,7 @@ def test_a_run_of_failed_rows_alone_has_no_engine(directory):
     collected = collect_facts(directory, PIPELINE, summary)
     assert (collected.engines, collected.device, collected.timeline.num_rows) == ((), "none", 0)
     assert collected.times["infer"] == 0
+    assert collected.num_deduplicated == sum(collected.lost_tokens.values()) == 0
 
 
 def test_a_sitting_is_a_file_of_its_own(tmp_path):

@@ -107,10 +107,11 @@ def test_a_damaged_file_is_known(tmp_path, damage):
 
 def test_the_last_unit_of_a_session_has_its_sums():
     facts = [
-        {"session": "a", "num_steps": 5, "n": 1},
-        {"session": "b", "num_steps": 1, "n": 2},
-        {"session": "a", "num_steps": 9, "n": 3},
-        {"session": "a", "num_steps": 7, "n": 4},
+        {"session": "a", "num_steps": 5, "num_completion_tokens": 5, "n": 1},
+        {"session": "b", "num_steps": 1, "num_completion_tokens": 1, "n": 2},
+        {"session": "a", "num_steps": 9, "num_completion_tokens": 9, "n": 3},
+        {"session": "a", "num_steps": 9, "num_completion_tokens": 8, "n": 6},  # ended in the same step, before it
+        {"session": "a", "num_steps": 7, "num_completion_tokens": 7, "n": 4},
         {"n": 5},  # a unit of failed rows
     ]
     assert [item["n"] for item in last_of_each_session(facts)] == [3, 2]
