@@ -11,9 +11,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from batchpaged.cluster.count_tasks import count_here
-from batchpaged.cluster.prompt_tasks import plan_settings, write_prompts
+from batchpaged.cluster.prompt_tasks import plan_settings, prompt_builder, write_prompts
 from batchpaged.config import EngineConfig
+from batchpaged.dataset.reorder import Reorder
 from batchpaged.planning.cost import ModelCost
+from batchpaged.planning.diagnosis.diagnose import diagnose
+from batchpaged.planning.diagnosis.findings import Diagnosis
 from batchpaged.planning.estimate import estimate
 from batchpaged.planning.plan_file import read_unit, token_lists
 from batchpaged.planning.planner import make_plan, preview_plan
@@ -38,13 +41,15 @@ class PlanReport:
     kv_bytes_available: int
     estimated_seconds: float | None
     estimate_note: str
+    diagnosis: Diagnosis  # why prefixes miss
 
 
 def plan_prepared(prepared: Prepared, reporter: ProgressReporter) -> PlanReport:
     pipeline, engine = prepared.pipeline, prepared.pipeline.engine
+    reorder = count_here(pipeline, prepared.source, reporter)
     cost, device = _model_cost(prepared)
     with TemporaryDirectory(prefix="batchpaged-plan-") as folder:
-        files = tokenise(prepared, Path(folder), reporter)
+        files = tokenise(prepared, Path(folder), reorder, reporter)
         summary, _ = preview_plan(files, _subfolder(folder, "work"), plan_settings(pipeline, cost, num_workers=1))
         failed_rows = tuple(islice(_failed_rows(files), NUM_FAILED_SHOWN))
     needs = estimate(summary, cost, pipeline.sampling.max_tokens, engine.max_sequences)
@@ -57,13 +62,20 @@ def plan_prepared(prepared: Prepared, reporter: ProgressReporter) -> PlanReport:
         kv_bytes_available=_kv_bytes_available(engine, cost.kv_bytes_per_token, device),
         estimated_seconds=seconds,
         estimate_note=note,
+        diagnosis=_diagnose(prepared, reorder),
     )
 
 
-def tokenise(prepared: Prepared, folder: Path, reporter: ProgressReporter) -> list[Path]:
+def _diagnose(prepared: Prepared, reorder: Reorder | None) -> Diagnosis:
+    builder = prompt_builder(prepared.pipeline, prepared.model)
+    return diagnose(prepared.pipeline, prepared.source, builder, reorder)
+
+
+def tokenise(
+    prepared: Prepared, folder: Path, reorder: Reorder | None, reporter: ProgressReporter
+) -> list[Path]:
     """Write the prompts of all parts (PROMPTS_SCHEMA) to files in `folder`, as a run does. -> the files, in order."""
     parts = prepared.source.parts
-    reorder = count_here(prepared.pipeline, prepared.source, reporter)
     files = []
     for part in parts:
         reporter.update(Progress("read", part.index, len(parts), "parts"))
@@ -75,8 +87,9 @@ def tokenise(prepared: Prepared, folder: Path, reporter: ProgressReporter) -> li
 
 def planned_prompts(prepared: Prepared, reporter: ProgressReporter) -> tuple[PlanSummary, list[list[int]]]:
     """The prompts of all rows that have one, in planned order, in memory."""
+    reorder = count_here(prepared.pipeline, prepared.source, reporter)
     with TemporaryDirectory(prefix="batchpaged-plan-") as folder:
-        files = tokenise(prepared, Path(folder), reporter)
+        files = tokenise(prepared, Path(folder), reorder, reporter)
         run, work = _subfolder(folder, "run"), _subfolder(folder, "work")
         summary = make_plan(files, work, run, plan_settings(prepared.pipeline, None, num_workers=1))
         units = (read_unit(run, unit) for unit in range(summary.num_units))

@@ -103,6 +103,15 @@ def test_plan_counts_what_brute_force_counts(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+def test_plan_says_why_prefixes_miss(tmp_path):
+    """The documents of these rows differ in a few characters at the start: a number."""
+    diagnosis = api.plan(tiny_runs.pipeline(tmp_path / "run", prompt={"user": "{{ id }} " + tiny_runs.USER})).diagnosis
+    finding = diagnosis.findings[0]
+    assert finding.cause == "varying_field" and finding.way_out.startswith("move {{ id }} behind")
+    assert set(finding.example_rows) < {row["id"] for row in tiny_runs.rows()}
+    assert 0 < finding.num_tokens < diagnosis.num_prompt_tokens and finding.hit_rate > diagnosis.hit_rate
+
+
 def test_plan_names_the_rows_that_will_fail(tmp_path):
     report = api.plan(tiny_runs.pipeline(tmp_path / "run"))
     ids = [row["id"] for row in tiny_runs.rows()]

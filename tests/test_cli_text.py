@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from batchpaged.cli_text import architecture_lines, model_lines, plan_lines, status_lines, validation_lines
+from batchpaged.planning.diagnosis.findings import Diagnosis, Finding
 
 
 @pytest.fixture
@@ -30,6 +31,7 @@ def plan():
         kv_bytes_available=2 << 30,
         estimated_seconds=192.0,
         estimate_note="at the speed of this CPU",
+        diagnosis=Diagnosis((), 1219, 1219, None, None),
     )
 
 
@@ -140,3 +142,12 @@ def test_model_types_are_wrapped_and_stay_whole():
     _, _, *lines = architecture_lines(names)
     assert ", ".join(line.strip().rstrip(",") for line in lines) == ", ".join(names)
     assert len(lines) > 1 and max(map(len, lines)) <= 98
+
+
+def test_why_prefixes_miss_comes_before_the_rows_that_fail(plan):
+    finding = Finding("context_order", "documents differ in order", "set prompt.reorder", 9, ("q-1", "q-2"), 5000, 0.94)
+    plan.diagnosis = Diagnosis((finding,), 1219, 1219, 110419, 11218)
+    lines = plan_lines(plan)
+    cause = next(i for i, line in enumerate(lines) if "order of documents" in line)
+    failing = next(i for i, line in enumerate(lines) if "will fail:" in line)
+    assert lines[cause - 1] == "Why prefixes miss:" and cause < failing

@@ -62,7 +62,7 @@ def _counts_of_parts(source: Source, column: str, reporter: ProgressReporter) ->
 
 
 def _count(source: Source, part: Part, column: str) -> DocumentCounts:
-    return count_documents(source.read(part, [column])[column], column)
+    return merge_counts(count_documents(rows[column], column) for rows in source.iter_tables(part, [column]))
 
 
 def _read(path: Path) -> DocumentCounts:

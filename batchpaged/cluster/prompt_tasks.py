@@ -18,6 +18,7 @@ from batchpaged.cluster.count_tasks import load_reorder
 from batchpaged.cluster.job import Job
 from batchpaged.cluster.libraries import import_model
 from batchpaged.config import Pipeline
+from batchpaged.dataset.ids import ids_as_text
 from batchpaged.dataset.parts import Part
 from batchpaged.dataset.prompts import PromptBuilder
 from batchpaged.dataset.reorder import Reorder
@@ -57,7 +58,7 @@ def write_prompts(
 ) -> dict[str, float]:
     """Write a part's prompts (PROMPTS_SCHEMA, one row per input row). -> seconds spent reading and tokenising."""
     clock = _Clock()
-    builder = _prompt_builder(pipeline, model)
+    builder = prompt_builder(pipeline, model)
     with pq.ParquetWriter(path, PROMPTS_SCHEMA, compression="zstd") as writer:
         first = part.first_ordinal
         for rows in clock.reading(source.iter_tables(part)):
@@ -94,19 +95,12 @@ def _build_prompts(
     written."""
     prompts = builder.build(rows if reorder is None else reorder.apply(rows))
     ordinals = pa.array(np.arange(first_ordinal, first_ordinal + rows.num_rows))
-    ids = _as_text(rows[id_column] if id_column else ordinals)
+    ids = ids_as_text(rows[id_column] if id_column else ordinals)
     table = prompts.append_column("ordinal", ordinals).append_column("row_id", ids)
     return table.select(PROMPTS_SCHEMA.names).cast(PROMPTS_SCHEMA)
 
 
-def _as_text(ids: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    try:
-        return ids.cast(pa.string())
-    except pa.ArrowInvalid:  # binary ids that are no UTF-8
-        return pa.array([value.decode(errors="backslashreplace") for value in ids.to_pylist()], pa.string())
-
-
-def _prompt_builder(pipeline: Pipeline, model: ResolvedModel) -> PromptBuilder:
+def prompt_builder(pipeline: Pipeline, model: ResolvedModel) -> PromptBuilder:
     # Templates and tokenizer cannot be pickled: each worker makes them once, whichever of its threads comes first.
     with _lock:
         return _make_prompt_builder(pipeline, model)

@@ -30,6 +30,14 @@ _FLUSH_KEYS = 1_000_000  # keys (8 MB) gathered before they are spread over the 
 _MAX_CANDIDATES = 1000  # keys whose ids are compared; more than enough to show that ids repeat
 
 
+def ids_as_text(ids: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """Row ids as reports show them."""
+    try:
+        return ids.cast(pa.string())
+    except pa.ArrowInvalid:  # binary ids that are no UTF-8
+        return pa.array([value.decode(errors="backslashreplace") for value in ids.to_pylist()], pa.string())
+
+
 def find_id_problems(source: Source, column: str) -> list[str]:
     """What is wrong with this column as an id: missing, of a wrong type, null somewhere, or not unique."""
     if column not in source.schema.names:

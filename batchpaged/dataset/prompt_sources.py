@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -35,29 +36,48 @@ class TextSource(Protocol):
 
     columns: list[str]
 
+    def contents(self, table: pa.Table) -> list[list[str] | RowError]:
+        """What each row says, message by message, without a chat template."""
+
     def render(self, table: pa.Table) -> list[Rendered | RowError]: ...
 
     def find_user_text(self, rendered: Rendered) -> tuple[int, int] | None:
         """The characters that truncation may take tokens from."""
 
 
+class Renders(Protocol):
+    """A template, or what stands in for one."""
+
+    def render(self, values: Mapping[str, Any]) -> str: ...
+
+
 class TemplateSource:
     """`prompt.user` and, if given, `prompt.system`: Jinja2 over the row's columns, then the chat template."""
 
     def __init__(self, config: PromptConfig, tokenizer: PreTrainedTokenizerBase) -> None:
-        self._templates = compile_templates(config)
+        templates = compile_templates(config)
+        self._templates: dict[str, Renders] = {**templates}
         self._format = make_format(tokenizer, config.chat_template)
-        self.columns = sorted(set().union(*(template.variables for template in self._templates.values())))
+        self.columns = sorted(set().union(*(template.variables for template in templates.values())))
         if not isinstance(self._format, PlainFormat):
             self._format.check(list(self._templates))
 
+    def with_templates(self, templates: Mapping[str, Renders]) -> TemplateSource:
+        """The same with other templates over the same columns."""
+        other = copy(self)
+        other._templates = dict(templates)
+        return other
+
+    def contents(self, table: pa.Table) -> list[list[str] | RowError]:
+        return _contents(self._try_messages(values) for values in self.rows(table))
+
     def render(self, table: pa.Table) -> list[Rendered | RowError]:
-        return _render_each(self._format, [self._try_messages(values) for values in self._rows(table)])
+        return _render_each(self._format, [self._try_messages(values) for values in self.rows(table)])
 
     def find_user_text(self, rendered: Rendered) -> tuple[int, int] | None:
         return find_user_text(self._format, rendered.messages or [], rendered.text)
 
-    def _rows(self, table: pa.Table) -> list[dict[str, Any]]:
+    def rows(self, table: pa.Table) -> list[dict[str, Any]]:
         if not self.columns:
             return [{} for _ in range(table.num_rows)]
         columns = [_template_values(table.column(name), name) for name in self.columns]
@@ -91,12 +111,17 @@ class MessagesSource:
                 "set prompt.chat_template to a template file, or use prompt.text_column"
             )
 
+    def contents(self, table: pa.Table) -> list[list[str] | RowError]:
+        return _contents(self._conversations(table))
+
     def render(self, table: pa.Table) -> list[Rendered | RowError]:
-        values = column_values(table.column(self.columns[0]), self.columns[0])
-        return _render_each(self._format, [self._try_parse(value) for value in values])
+        return _render_each(self._format, self._conversations(table))
 
     def find_user_text(self, rendered: Rendered) -> tuple[int, int] | None:
         return find_user_text(self._format, rendered.messages or [], rendered.text)
+
+    def _conversations(self, table: pa.Table) -> list[list[Message] | RowError]:
+        return [self._try_parse(value) for value in column_values(table.column(self.columns[0]), self.columns[0])]
 
     def _try_parse(self, value: Any) -> list[Message] | RowError:
         try:
@@ -110,6 +135,9 @@ class TextColumnSource:
 
     def __init__(self, config: PromptConfig) -> None:
         self.columns = [config.text_column]
+
+    def contents(self, table: pa.Table) -> list[list[str] | RowError]:
+        return [row if isinstance(row, RowError) else [row.text] for row in self.render(table)]
 
     def render(self, table: pa.Table) -> list[Rendered | RowError]:
         return [self._judge(value) for value in column_values(table.column(self.columns[0]), self.columns[0])]
@@ -175,6 +203,10 @@ def compile_templates(config: PromptConfig) -> dict[str, TextTemplate]:
     """By role, in the order of the messages. Raises ConfigError for a template that does not compile."""
     texts = {"system": config.system, "user": config.user}
     return {role: TextTemplate(text, f"prompt.{role}") for role, text in texts.items() if text is not None}
+
+
+def _contents(conversations: Iterable[list[Message] | RowError]) -> list[list[str] | RowError]:
+    return [c if isinstance(c, RowError) else [message["content"] for message in c] for c in conversations]
 
 
 def _render_each(render: MessageFormat, conversations: Sequence[list[Message] | RowError]) -> list[Rendered | RowError]:

@@ -7,9 +7,10 @@ columns, types, lengths and template lines, never what a row says.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
+from copy import copy
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +21,7 @@ from batchpaged.dataset.encoder import Encoder
 from batchpaged.dataset.prompt_sources import (
     MessagesSource,
     Rendered,
+    Renders,
     TemplateSource,
     TextColumnSource,
     TextSource,
@@ -94,6 +96,20 @@ class PromptBuilder:
         starts = range(0, table.num_rows, _BATCH_ROWS)
         batches = [self._build_batch(table.slice(start, _BATCH_ROWS)) for start in starts]
         return pa.concat_tables(batches) if batches else PROMPT_SCHEMA.empty_table()
+
+    def contents(self, table: pa.Table) -> list[list[str] | RowError]:
+        """What each row says, message by message, before chat template and tokens. Not for token ids."""
+        return self._source.contents(table)
+
+    def values(self, table: pa.Table) -> list[dict[str, Any]]:
+        """What the templates are filled with, row by row. For templates only."""
+        return self._source.rows(table)
+
+    def with_templates(self, templates: Mapping[str, Renders]) -> PromptBuilder:
+        """The same, with other templates (by role) over the same columns."""
+        other = copy(self)
+        other._source = self._source.with_templates(templates)
+        return other
 
     def _build_batch(self, table: pa.Table) -> pa.Table:
         whole = self._build_at_once(table) if isinstance(self._source, TokenIdsSource) else None

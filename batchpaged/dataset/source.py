@@ -61,28 +61,32 @@ class Source:
         Row i has the ordinal `part.first_ordinal + i`. Raises InputError if the file changed since it was opened or its
         rows cannot be decoded.
         """
-        schema = self.schema if columns is None else pa.schema([self.schema.field(name) for name in columns])
+        schema = self._schema_of(columns)
         file = self.files[part.file_index]
         _check_unchanged(file)
         with _explaining(file, part):
             return self._read(file, part, schema)
 
-    def iter_tables(self, part: Part) -> Iterator[pa.Table]:
+    def iter_tables(self, part: Part, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
         """The part's rows as `read` gives them, in tables of at most PART_ROWS rows: a part may be a row group of any
         size, and is never in memory whole. Raises as `read` does, at the latest when the last table was taken.
         """
         if part.num_rows <= PART_ROWS:
-            yield self.read(part)
+            yield self.read(part, columns)
             return
+        schema = self._schema_of(columns)
         file = self.files[part.file_index]
         _check_unchanged(file)
         count = 0
         with _explaining(file, part):
-            for table in iter_rows(file.location, part.row_groups, self.schema.names, part.num_rows):
+            for table in iter_rows(file.location, part.row_groups, schema.names, part.num_rows):
                 count += table.num_rows
                 for start in range(0, table.num_rows, PART_ROWS):
-                    yield conform(table.slice(start, PART_ROWS), self.schema)
+                    yield conform(table.slice(start, PART_ROWS), schema)
             _check_count(file, part, count)
+
+    def _schema_of(self, columns: Sequence[str] | None) -> pa.Schema:
+        return self.schema if columns is None else pa.schema([self.schema.field(name) for name in columns])
 
     def _read(self, file: SourceFile, part: Part, schema: pa.Schema) -> pa.Table:
         table = read_rows(file.location, part.row_groups, schema.names, part.num_rows)

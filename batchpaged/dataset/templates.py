@@ -68,14 +68,18 @@ class NullValue(jinja2.StrictUndefined):
 class TextTemplate:
     """One compiled template: compile once, render for every row. Rendering changes nothing; threads may share it."""
 
-    def __init__(self, source: str, key: str) -> None:
-        """`key` is where the template stands in the pipeline file. Raises ConfigError if it does not compile."""
+    def __init__(self, source: str, key: str, edit: Callable[[nodes.Template], None] = lambda tree: None) -> None:
+        """`key` is where the template stands in the pipeline file. Raises ConfigError if it does not compile.
+
+        `edit` may change the syntax tree before it is compiled.
+        """
         self._source = source
         self._key = key
-        environment = _make_environment()
+        environment = make_environment()
         try:
             tree = environment.parse(source)
-            self._template = environment.from_string(source)
+            edit(tree)
+            self._template = environment.from_string(tree)
         except jinja2.TemplateSyntaxError as error:
             raise ConfigError(f"{key}, line {error.lineno}: {error.message}") from error
         for node in tree.find_all((nodes.Include, nodes.Import, nodes.FromImport, nodes.Extends)):
@@ -153,7 +157,7 @@ def _is_small(value: Any) -> bool:
     return isinstance(value, float) or (isinstance(value, int) and abs(value) <= _MAX_POWER)
 
 
-def _make_environment() -> ImmutableSandboxedEnvironment:
+def make_environment() -> ImmutableSandboxedEnvironment:
     environment = _Sandbox(
         undefined=jinja2.StrictUndefined, autoescape=False, keep_trailing_newline=False, finalize=_check_printable
     )
