@@ -1,8 +1,8 @@
 """The Dask graph of a run, whole.
 
-    (count part 0 ─┐
-    (count part 1 ─┼─> merge counts: with prompt.reorder only, before anything is tokenised)
-    (...          ─┘
+    count part 0 ─┐
+    count part 1 ─┼─> merge counts ─> tokenise ...      with prompt.reorder only
+    ...          ─┘
 
     tokenise part 0 ─┐   sort run 0 ─┐                order partition 0 ─┐   write partition 0 ─┐
     tokenise part 1 ─┼─> sort run 1 ─┼─> splitters ─> order partition 1 ─┼─> write partition 1 ─┼─> plan
