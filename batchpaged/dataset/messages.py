@@ -161,8 +161,12 @@ def _kind(value: Any) -> str:
 
 
 def _roles(messages: list[Message]) -> str:
-    roles = [message["role"] if message["role"] in _ROLES else "(other)" for message in messages]
+    roles = [shown_role(message["role"]) for message in messages]
     return ", ".join(roles[:10] + ["..."] * (len(roles) > 10))
+
+
+def shown_role(role: str) -> str:
+    return role if role in _ROLES else "(other)"
 
 
 def _read_template(path: str) -> str:

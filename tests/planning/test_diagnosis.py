@@ -138,9 +138,16 @@ def test_a_field_inside_messages(as_json):
     table = [{"id": row["id"], "chat": cell} for row, cell in zip(rows(), cells, strict=True)]
     diagnosis = diagnose_rows(table, {"messages_column": "chat"})
     finding = check(diagnosis, "varying_field", count_chats(now), count_chats(then))
-    assert "1 of message 1 (system) differs" in finding.what
+    assert "1 of message 1, system differs" in finding.what
 
 
+
+
+def test_a_role_is_shown_only_if_it_is_a_known_one():
+    chats = [as_messages(row, f"Row {i:02}.\n{SYSTEM}") for i, row in enumerate(rows())]
+    table = [{"id": f"{i}", "chat": [{**first, "role": "zyzzyva"}, last]} for i, (first, last) in enumerate(chats)]
+    [finding] = diagnose_rows(table, {"messages_column": "chat"}).findings
+    assert "1 of message 1, (other) differs" in finding.what and diagnosed.SECRET not in repr(finding)
 
 
 # --- the order of documents ---
@@ -226,7 +233,7 @@ def test_instructions_in_two_ways(source):
     else:
         now, then = count([row["text"] for row in table]), count([as_text(row) for row in rows()])
     finding = check(diagnose_rows(table, prompts[source]), "template_variants", now, then)
-    expected = {"text": "line 1 of text in 2 ways", "messages": "message 1 (system) in 2 ways", "templates": "system in 2 ways"}
+    expected = {"text": "line 1 of text in 2 ways", "messages": "message 1, system in 2 ways", "templates": "system in 2 ways"}
     assert expected[source] in finding.what
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from batchpaged.dataset.messages import shown_role
 from batchpaged.planning.diagnosis.examination import Examination, Version
 from batchpaged.planning.diagnosis.fields import Place, change_texts, read_texts
 from batchpaged.planning.diagnosis.passages import Cut
@@ -61,7 +62,7 @@ def change_heads(
 
 
 def name_position(heads: Heads, position: Position) -> str:
-    """`line 2 of message 1 (system)`, `sentence 1 of instruction`; a whole text by its name alone."""
+    """`line 2 of message 1, system`, `sentence 1 of instruction`; a whole text by its name alone."""
     place, k = position
-    text = str(place[0]) if len(place) == 1 else f"message {int(place[1]) + 1} ({place[2]})"
+    text = str(place[0]) if len(place) == 1 else f"message {int(place[1]) + 1}, {shown_role(str(place[2]))}"
     return text if heads.unit == "text" else f"{heads.unit} {k + 1} of {text}"
