@@ -23,7 +23,7 @@ def propose(examination: Examination, version: Version) -> Iterator[Proposal]:
                 version=Version(reorder.apply(version.table), version.moved),
                 what=f"rows with the same documents in {name} have them in different orders",
                 subject=name,
-                way_out=f"set prompt.reorder: {name}, or sort the column before the run; answers may change with the order",
+                way_out=f"set prompt.reorder: {name}, or sort the column before the run; answers may change with it",
             )
 
 

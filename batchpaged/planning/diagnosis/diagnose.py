@@ -14,8 +14,8 @@ from batchpaged.planning.diagnosis.sample import Sample, read_sample
 from batchpaged.planning.diagnosis.sharing import Sharing, share_texts, share_tokens
 from batchpaged.planning.diagnosis.short_prefix import find_prefix_cache_off, find_short_prefixes
 
-# The more a cause explains by itself, the earlier it comes: an instruction with a doubled space is a variant as well, and
-# a field that varies.
+# The narrower a cause, the earlier it comes: an instruction with a doubled space is a variant as well, and a field that
+# varies.
 _CAUSES: tuple[Callable[[Examination, Version], Iterator[Proposal]], ...] = (
     whitespace.propose,
     variants.propose,
@@ -74,8 +74,8 @@ def _key(proposal: Proposal) -> _Key:
 class _Search:
     """Tries each cause on the rows without those found before, until nothing more is found.
 
-    What is reported is what a cause costs alone; one that costs nothing alone, because another one hides it, is reported
-    with what it costs after that.
+    What is reported is what a cause costs alone; one that costs nothing alone, because another one hides it, is
+    reported with what it costs after that.
     """
 
     def __init__(self, examination: Examination, sample: Sample) -> None:

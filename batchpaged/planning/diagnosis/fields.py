@@ -37,9 +37,9 @@ def change_texts(table: pa.Table, config: PromptConfig, columns: Sequence[str], 
     """The table with every text as `visit` gives it back; columns in which nothing changed are as they were."""
     for name in columns:
         if name == config.messages_column:
-            table = _change_column(table, name, lambda row, value, name=name: _walk_messages(value, (name,), row, visit))
+            table = _change_column(table, name, _walk_messages, visit)
         elif _holds_text(table.schema.field(name).type):
-            table = _change_column(table, name, lambda row, value, name=name: _walk(value, (name,), row, visit))
+            table = _change_column(table, name, _walk, visit)
     return table
 
 
@@ -55,9 +55,9 @@ def read_texts(table: pa.Table, config: PromptConfig, columns: Sequence[str]) ->
     return found
 
 
-def _change_column(table: pa.Table, name: str, change: Callable[[int, Any], Any]) -> pa.Table:
+def _change_column(table: pa.Table, name: str, walk: Callable[[Any, Place, int, Visit], Any], visit: Visit) -> pa.Table:
     values = column_values(table[name], name)
-    changed = [change(row, value) for row, value in enumerate(values)]
+    changed = [walk(value, (name,), row, visit) for row, value in enumerate(values)]
     return table if changed == values else _replace(table, name, pa.array(changed, table.schema.field(name).type))
 
 

@@ -107,7 +107,7 @@ class _Groups:
         if self._common is None:
             self._common = _common_sentences([text for text in texts if text is not None])
         keys = np.array([0 if text is None else _key(text, self._common) for text in texts], np.uint64)
-        sizes = np.array([0 if text is None else len(text.encode("utf-8", "surrogatepass")) for text in texts], np.int64)
+        sizes = np.array([len((text or "").encode("utf-8", "surrogatepass")) for text in texts], np.int64)
         self._append(rows, keys, sizes, np.array([text is not None for text in texts], bool))
         while len(self._keys) > MAX_ROWS or self._sizes.sum() > MAX_BYTES:
             if not self._cap_groups():

@@ -22,7 +22,7 @@ def find_short_prefixes(
     return [
         Finding(
             cause="short_prefix",
-            what=f"rows share at most {sharing.longest[is_short].max()} tokens, less than a block of {engine.block_size}",
+            what=f"rows share at most {sharing.longest[is_short].max()} tokens, and a block has {engine.block_size}",
             way_out="nothing here, parts of blocks are copied; elsewhere, put more of what rows share at the start",
             num_rows=int(is_short.sum()),
             example_rows=tuple(sorted({row_ids[row], row_ids[sharing.before[row]]})),

@@ -1,8 +1,8 @@
 """Template variants: instructions that are written in a few ways which differ in a few characters.
 
-Without the cause, all are written as the most frequent one. Two versions of one document look like variants too, and so
-do a few questions asked of every document. So instructions have to stand at the head, after text that hardly varies, and
-what is saved has to be more than the variants themselves: it is what follows them that is lost.
+Without the cause, all are written as the most frequent one. Two versions of one document look like variants too, and
+so do a few questions asked of every document. So instructions have to stand at the head, after text that hardly varies,
+and what is saved has to be more than the variants themselves: it is what follows them that is lost.
 """
 
 from collections import Counter, defaultdict

@@ -32,7 +32,7 @@ def propose(examination: Examination, version: Version) -> Iterator[Proposal]:
         cause="whitespace",
         version=Version(table, version.moved),
         what=f"passages in {names} that are otherwise equal differ in {' and '.join(_differences(several))}",
-        way_out=f"normalise {names} before the run: one Unicode form (NFC), plain spaces, \\n as line end, no stray spaces",
+        way_out=f"normalise {names} before the run: NFC, plain spaces, \\n line ends, no stray spaces",
     )
 
 
