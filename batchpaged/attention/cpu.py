@@ -1,184 +1,206 @@
-"""Paged attention in plain torch operations: the CPU's backend, and the reference for every other."""
+"""Paged attention on a CPU in float32: a compiled loop for what each query sees alone, one fused call for each shared run.
 
-import math
+Neither copies keys and values, as long as the blocks of a run follow one another in memory. What these two cannot do
+(soft-capping, values of another size than keys, shorter types) is left to the reference.
+"""
+
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from batchpaged.attention.backend import AttentionParams
-from batchpaged.attention.batches import PaddedBatch, pad_into_batches
-from batchpaged.attention.layer_shape import LayerShape
-from batchpaged.attention.plan import plan_attention
+from batchpaged.attention.plan import WorkItem
+from batchpaged.attention.reference import NEGATIVE_INFINITY, TorchAttention
 from batchpaged.engine.step import BlockCopy, StepPlan
+from batchpaged.kernels.cpu.attention import attend_rows, merge, pack_queries
+from batchpaged.kernels.cpu.jit import num_threads
+from batchpaged.kernels.cpu.kv import copy_slots, store
 
-NEGATIVE_INFINITY = float("-inf")
+_flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 
 
 @dataclass(frozen=True)
-class _Batch:
-    """A padded batch as tensors. Masks are made once per window and step, and shared by all layers."""
+class _Narrow:
+    """Queries that attend to their own blocks, one entry each; sorted so that threads get equal shares."""
 
-    padded: PaddedBatch
-    query_index: torch.Tensor  # [B * Q]
-    blocks: torch.Tensor  # [B * N]
-    valid: torch.Tensor | None  # [number of real queries] places in B * Q; None when there is no padding
-    rows: torch.Tensor  # [number of real queries] rows of the step's token axis
-    masks: dict[int | None, torch.Tensor | None]  # by window: additive [B, Q, L], None when every key is seen
+    blocks: np.ndarray  # int64, runs one after another
+    rows: np.ndarray  # int64 [n], of the step's token axis
+    starts: np.ndarray  # int64 [n], where the entry's run begins in `blocks`
+    ends: np.ndarray  # int64 [n], keys of the run that the query sees, counted from its first slot
+
+    def firsts(self, window: int | None) -> np.ndarray:
+        """int64 [n]: the first key that each query sees."""
+        if window is None:
+            return np.zeros_like(self.ends)
+        return np.maximum(self.ends - window, 0)
 
 
-class CpuAttention:
-    """Keys and values per layer: [num_kv_heads, num_blocks, block_size, head_dim].
+@dataclass(frozen=True)
+class _Run:
+    """Many queries on one run of keys: a matrix product."""
 
-    Heads come first so that the blocks of many sequences gather, in copies of whole blocks, into one contiguous
-    batch for a matrix product.
-    """
+    item: WorkItem
+    first_block: int | None  # where the run's blocks follow one another
+    blocks: torch.Tensor  # int64
 
-    def __init__(
-        self, layers: tuple[LayerShape, ...], num_blocks: int, block_size: int, dtype: torch.dtype, device: str = "cpu"
-    ) -> None:
-        self.block_size = block_size
-        self.num_blocks = num_blocks
-        self._device = device
-        self._dtype = dtype
-        self.keys = [self._empty(layer.num_kv_heads, layer.head_dim) for layer in layers]
-        self.values = [self._empty(layer.num_kv_heads, layer.value_dim) for layer in layers]
-        self._slots: torch.Tensor | None = None
-        self._batches: list[_Batch] = []
+    @property
+    def num_keys(self) -> int:
+        return self.item.key_end - self.item.key_start
 
-    def _empty(self, num_kv_heads: int, dim: int) -> torch.Tensor:
-        # zeros, not empty: padding reads slots that were never written, and 0 * NaN would be NaN.
-        shape = (num_kv_heads, self.num_blocks, self.block_size, dim)
-        if self._device != "cpu":
-            return torch.zeros(shape, dtype=self._dtype, device=self._device)
-        # numpy's zeros are pages that the system hands out on first use; torch's would be written at once, all of them.
-        num_bytes = math.prod(shape) * self._dtype.itemsize
-        return torch.from_numpy(np.zeros(num_bytes, dtype=np.uint8)).view(self._dtype).view(shape)
+
+@dataclass(frozen=True)
+class _Wide:
+    """Runs with the queries that see any of their keys, within some window; the same for all layers that have it."""
+
+    rows: np.ndarray  # int64, of the step's token axis, one run's after another's
+    parts: list[tuple[_Run, int, int, torch.Tensor | None]]  # run, its share of `rows`, additive [n * repeats, num_keys]
+
+
+def _wide(runs: list[_Run], window: int | None, repeats: int) -> _Wide:
+    rows, parts, end = [np.zeros(0, dtype=np.int64)], [], 0
+    for run in runs:
+        own_rows, mask = _visible_rows(run, window, repeats)
+        if len(own_rows):
+            parts.append((run, end, end + len(own_rows), mask))
+            rows.append(own_rows)
+            end += len(own_rows)
+    return _Wide(np.concatenate(rows), parts)
+
+
+def _visible_rows(run: _Run, window: int | None, repeats: int) -> tuple[np.ndarray, torch.Tensor | None]:
+    """-> rows of the queries that see any key of the run; the mask, None where they see all."""
+    item = run.item
+    keys = np.arange(item.key_start, item.key_end)
+    positions = np.array(item.query_positions)[:, None]
+    seen = keys <= positions
+    if window is not None:
+        seen &= keys > positions - window
+    sees_any = seen.any(axis=1)
+    rows, seen = np.array(item.query_indices, dtype=np.int64)[sees_any], seen[sees_any]
+    if seen.all():
+        return rows, None
+    return rows, torch.from_numpy(np.where(seen, np.float32(0), np.float32(NEGATIVE_INFINITY)).repeat(repeats, axis=0))
+
+
+class CpuAttention(TorchAttention):
+    """The layout is the reference's: keys [num_kv_heads, num_blocks, block_size, head_dim], one tensor per layer."""
 
     def copy(self, copies: tuple[BlockCopy, ...]) -> None:
-        if not copies:
-            return
-        size = self.block_size
-        source = torch.tensor([c.source * size + i for c in copies for i in range(c.num_slots)], device=self._device)
-        target = torch.tensor([c.target * size + i for c in copies for i in range(c.num_slots)], device=self._device)
-        for cache in (*self.keys, *self.values):
-            slots = cache.view(cache.shape[0], -1, cache.shape[-1])
-            slots[:, target] = slots[:, source]
+        if self._dtype is not torch.float32:
+            super().copy(copies)
+        elif copies:
+            size = self.block_size
+            sources = np.array([c.source * size + i for c in copies for i in range(c.num_slots)])
+            targets = np.array([c.target * size + i for c in copies for i in range(c.num_slots)])
+            for cache in (*self.keys, *self.values):
+                copy_slots(_slots(cache), sources, targets)
 
     def begin(self, plan: StepPlan) -> None:
-        self._slots = torch.tensor(plan.slots, device=self._device)
-        items = plan_attention(plan.sequences, self.block_size)
-        self._batches = [self._to_device(batch) for batch in pad_into_batches(items, self.block_size)]
+        super().begin(plan)
+        self._slot_array = np.array(plan.slots, dtype=np.int64)
+        self._narrow = _narrow([item for item in self._items if not self._is_wide(item)])
+        self._runs = [_run(item) for item in self._items if self._is_wide(item)]
+        self._wide: dict[int | None, _Wide] = {}  # by window
 
-    def _to_device(self, padded: PaddedBatch) -> _Batch:
-        is_query = padded.is_query.reshape(-1)
-        index = torch.from_numpy(padded.query_index.reshape(-1)).to(self._device)
-        valid = None if is_query.all() else torch.from_numpy(np.flatnonzero(is_query)).to(self._device)
-        blocks = torch.from_numpy(padded.blocks.reshape(-1)).to(self._device)
-        return _Batch(padded, index, blocks, valid, index if valid is None else index[valid], {})
+    def _is_wide(self, item: WorkItem) -> bool:
+        return item.level > 0 or self._rule.is_product(len(item.query_indices), item.key_end - item.key_start)
 
     def attend(
         self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, params: AttentionParams
     ) -> torch.Tensor:
-        self._store(self.keys[layer], key)
-        self._store(self.values[layer], value)
-        num_heads, num_tokens, _ = query.shape
-        num_kv_heads, value_dim = value.shape[0], value.shape[-1]
-        grouped = query.view(num_kv_heads, num_heads // num_kv_heads, num_tokens, -1)  # [G, R, T, D]
-        merged = _Merged(grouped, value_dim)
-        for batch in self._batches:
-            output, lse = self._attend_batch(batch, self.keys[layer], self.values[layer], grouped, params)
-            merged.add(batch.rows, output, lse)
-        return merged.result(params.sinks)
+        is_plain = params.softcap is None and key.shape[-1] == value.shape[-1]
+        if self._dtype is not torch.float32 or query.dtype is not torch.float32 or not is_plain:
+            return super().attend(layer, query, key, value, params)
+        keys, values = self.keys[layer], self.values[layer]
+        store(_rows_first(key), _slots(keys), self._slot_array)
+        store(_rows_first(value), _slots(values), self._slot_array)
+        queries = query.transpose(0, 1).contiguous()  # [T, H, D]
+        output = torch.zeros(*queries.shape[:2], value.shape[-1])
+        lse = torch.full(queries.shape[:2], NEGATIVE_INFINITY)
+        if self._runs:
+            self._attend_wide(queries, keys, values, params, output, lse)
+        if len(self._narrow.rows):
+            self._attend_narrow(queries, keys, values, params, output, lse)
+        if params.sinks is not None:
+            output *= (lse - torch.logaddexp(lse, params.sinks.float())).exp_().unsqueeze(-1)
+        return output
 
-    def _store(self, cache: torch.Tensor, new: torch.Tensor) -> None:
-        # Slots beyond a context are read too, with weight 0: what overflowed in one row must not reach others that way.
-        new = new.to(self._dtype).nan_to_num(0.0, 0.0, 0.0)
-        cache.view(cache.shape[0], -1, cache.shape[-1]).index_copy_(1, self._slots, new)
+    def _attend_narrow(
+        self,
+        queries: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        params: AttentionParams,
+        output: torch.Tensor,
+        lse: torch.Tensor,
+    ) -> None:
+        n, window = self._narrow, params.sliding_window
+        kernel = attend_rows(queries.shape[1] // keys.shape[0], keys.shape[-1], values.shape[-1], self.block_size)
+        arrays = (n.blocks, n.rows, n.starts, n.firsts(window), n.ends, np.float32(params.scaling))
+        kernel(queries.numpy(), keys.numpy(), values.numpy(), *arrays, output.numpy(), lse.numpy())
 
-    def _attend_batch(
-        self, batch: _Batch, keys: torch.Tensor, values: torch.Tensor, query: torch.Tensor, params: AttentionParams
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """-> output [G, R, n, value_dim], lse [G, R, n] for the batch's n real queries."""
-        num_items, num_queries = batch.padded.query_index.shape
-        groups, repeats, _, dim = query.shape
-        q = query.index_select(2, batch.query_index).view(groups, repeats, num_items, num_queries, dim)
-        q = q.transpose(1, 2).reshape(groups * num_items, repeats * num_queries, dim) * params.scaling
-        k = self._gather(keys, batch, num_items)
-        v = self._gather(values, batch, num_items)
-        scores = torch.bmm(q, k.to(q.dtype).transpose(1, 2)).float()  # [G * B, R * Q, L]
-        if params.softcap is not None:
-            scores = torch.tanh(scores / params.softcap) * params.softcap
-        mask = self._mask(batch, params.sliding_window)
-        if mask is not None:
-            scores.view(groups, num_items, repeats, num_queries, -1).add_(mask[None, :, None])
-        probabilities, lse = _softmax(scores)
-        output = torch.bmm(probabilities.to(q.dtype), v.to(q.dtype))
-        shape = (groups, num_items, repeats, num_queries)
-        return self._unpad(output.view(*shape, -1), batch), self._unpad(lse.view(*shape, 1), batch).squeeze(-1)
+    def _attend_wide(
+        self,
+        queries: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        params: AttentionParams,
+        output: torch.Tensor,
+        lse: torch.Tensor,
+    ) -> None:
+        groups, window = keys.shape[0], params.sliding_window
+        repeats = queries.shape[1] // groups
+        if window not in self._wide:
+            self._wide[window] = _wide(self._runs, window, repeats)
+        wide = self._wide[window]
+        packed = torch.empty(1, groups, len(wide.rows) * repeats, queries.shape[-1])
+        pack_queries(queries.numpy(), wide.rows, packed[0].numpy())
+        keys, values = keys.flatten(1, 2)[None], values.flatten(1, 2)[None]
+        output_array, lse_array = output.numpy(), lse.numpy()
+        for run, start, end, mask in wide.parts:
+            q = packed.narrow(2, start * repeats, (end - start) * repeats)
+            k, v = self._keys_of(keys, run), self._keys_of(values, run)
+            partial, partial_lse = _flash(q, k, v, 0.0, False, attn_mask=mask, scale=params.scaling)
+            merge(partial.numpy()[0], partial_lse.numpy()[0], wide.rows[start:end], output_array, lse_array)
 
-    def _gather(self, cache: torch.Tensor, batch: _Batch, num_items: int) -> torch.Tensor:
-        """-> [G * B, L, dim]"""
-        groups, _, _, dim = cache.shape
-        return cache.index_select(1, batch.blocks).view(groups * num_items, -1, dim)
-
-    def _unpad(self, x: torch.Tensor, batch: _Batch) -> torch.Tensor:
-        """[G, B, R, Q, d] -> [G, R, n, d]"""
-        groups, _, repeats, _, dim = x.shape
-        x = x.transpose(1, 2).reshape(groups, repeats, -1, dim)
-        return x if batch.valid is None else x.index_select(2, batch.valid)
-
-    def _mask(self, batch: _Batch, window: int | None) -> torch.Tensor | None:
-        if window not in batch.masks:
-            seen = _visible(batch.padded, window)
-            mask = None if seen.all() else np.where(seen, np.float32(0), np.float32(NEGATIVE_INFINITY))
-            batch.masks[window] = None if mask is None else torch.from_numpy(mask).to(self._device)
-        return batch.masks[window]
-
-
-def _visible(padded: PaddedBatch, window: int | None) -> np.ndarray:
-    """bool [B, Q, L]: which keys each query sees. Padding queries see what query 0 of their item does not: nothing."""
-    query = padded.query_position[:, :, None]
-    key = padded.key_position[:, None, :]
-    seen = key <= query
-    return seen if window is None else seen & (key > query - window)
-
-
-def _softmax(scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Softmax over the last axis and its log-sum-exp; a row that sees no key gives zeros and -inf. Overwrites scores."""
-    top = scores.amax(-1, keepdim=True)
-    top = torch.where(top == NEGATIVE_INFINITY, torch.zeros_like(top), top)
-    weights = scores.sub_(top).exp_()
-    total = weights.sum(-1, keepdim=True)
-    weights.div_(total.clamp_min(torch.finfo(weights.dtype).tiny))
-    return weights, top + total.log()
+    def _keys_of(self, slots: torch.Tensor, run: _Run) -> torch.Tensor:
+        """[1, G, num_slots, dim] -> [1, G, num_keys, dim], a view where the run's blocks follow one another."""
+        if run.first_block is not None:
+            return slots.narrow(2, run.first_block * self.block_size, run.num_keys)
+        blocks = slots[0].unflatten(1, (-1, self.block_size)).index_select(1, run.blocks)
+        return blocks.flatten(1, 2)[None, :, : run.num_keys]
 
 
-class _Merged:
-    """Partial attention results of a step's tokens, merged by log-sum-exp; float32 whatever the model's type."""
+def _slots(cache: torch.Tensor) -> np.ndarray:
+    """[G, num_slots, dim]"""
+    return cache.flatten(1, 2).numpy()
 
-    def __init__(self, query: torch.Tensor, value_dim: int) -> None:
-        groups, repeats, num_tokens, _ = query.shape
-        self._dtype = query.dtype
-        self._output = query.new_zeros((groups, repeats, num_tokens, value_dim), dtype=torch.float32)
-        self._lse = query.new_full((groups, repeats, num_tokens), NEGATIVE_INFINITY, dtype=torch.float32)
 
-    def add(self, rows: torch.Tensor, output: torch.Tensor, lse: torch.Tensor) -> None:
-        """output [G, R, n, value_dim] and lse [G, R, n] of the tokens `rows` [n], each at most once."""
-        old = self._lse.index_select(2, rows)
-        new = torch.logaddexp(old, lse)
-        pivot = torch.where(new == NEGATIVE_INFINITY, torch.zeros_like(new), new)
-        kept = self._output.index_select(2, rows) * (old - pivot).exp_().unsqueeze(-1)
-        self._output.index_copy_(2, rows, kept.add_(output * (lse - pivot).exp_().unsqueeze(-1)))
-        self._lse.index_copy_(2, rows, new)
+def _rows_first(new: torch.Tensor) -> np.ndarray:
+    """[G, T, dim] -> [T, G, dim]"""
+    return new.transpose(0, 1).contiguous().numpy()
 
-    def result(self, sinks: torch.Tensor | None) -> torch.Tensor:
-        """-> [num_tokens, num_heads, value_dim]"""
-        output = self._output
-        if sinks is not None:
-            sink = sinks.to(self._lse.dtype).view(*self._lse.shape[:2], 1)
-            output = output * (self._lse - torch.logaddexp(self._lse, sink)).exp_().unsqueeze(-1)
-        groups, repeats, num_tokens, dim = output.shape
-        # contiguous: some models take a view of it.
-        output = output.permute(2, 0, 1, 3).reshape(num_tokens, groups * repeats, dim)
-        return output.to(self._dtype).contiguous()
+
+def _narrow(items: list[WorkItem]) -> _Narrow:
+    blocks = np.array([block for item in items for block in item.blocks], dtype=np.int64)
+    run_lengths = np.array([len(item.blocks) for item in items], dtype=np.int64)
+    counts = [len(item.query_indices) for item in items]
+    starts = np.repeat(np.cumsum(run_lengths) - run_lengths, counts)
+    key_starts = np.repeat(np.array([item.key_start for item in items], dtype=np.int64), counts)
+    rows = np.array([row for item in items for row in item.query_indices], dtype=np.int64)
+    positions = np.array([position for item in items for position in item.query_positions], dtype=np.int64)
+    ends = positions + 1 - key_starts
+    order = _even_shares(ends, num_threads())
+    return _Narrow(blocks, rows[order], starts[order], ends[order])
+
+
+def _even_shares(work: np.ndarray, num_shares: int) -> np.ndarray:
+    """An order whose `num_shares` equal parts, what a parallel loop gives each thread, hold about equal work."""
+    falling = np.argsort(-work, kind="stable")
+    return np.concatenate([falling[share::num_shares] for share in range(num_shares)])
+
+
+def _run(item: WorkItem) -> _Run:
+    follow = item.blocks == tuple(range(item.blocks[0], item.blocks[0] + len(item.blocks)))
+    return _Run(item, item.blocks[0] if follow else None, torch.tensor(item.blocks))

@@ -9,12 +9,11 @@ inference in FlashInfer (Ye et al., 2024).
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from batchpaged.attention.sharing import SharingRule
 from batchpaged.engine.step import SequenceStep
 
-# A shared run shorter than this stays part of each sequence's own work: merging a partial result costs about as much.
-MIN_SHARED_BLOCKS = 4
 # Most queries of one item: bounds the memory of a score matrix, and lets causal items skip keys they cannot see.
-MAX_QUERIES = 256
+MAX_QUERIES = 128
 
 
 @dataclass(frozen=True)
@@ -45,28 +44,35 @@ class _Member:
         return self.step.context_length - self.step.query_length
 
 
-def plan_attention(sequences: tuple[SequenceStep, ...], block_size: int) -> list[WorkItem]:
-    """Cover every (query, visible key) pair of the step exactly once."""
+def plan_attention(sequences: tuple[SequenceStep, ...], block_size: int, rule: SharingRule) -> list[WorkItem]:
+    """Cover every (query, visible key) pair of the step exactly once. A run is shared where `rule` says that it pays."""
     members, first_query = [], 0
     for step in sequences:
         num_sharable = (step.context_length - step.query_length) // block_size
         members.append(_Member(first_query, step, step.block_table[:num_sharable]))
         first_query += step.query_length
     members.sort(key=lambda member: member.sharable)
-    return list(_split(members, 0, 0, 1, block_size))
+    return list(_split(members, 0, 0, 1, block_size, rule))
 
 
-def _split(members: list[_Member], depth: int, start: int, level: int, block_size: int) -> Iterator[WorkItem]:
+def _split(
+    members: list[_Member], depth: int, start: int, level: int, block_size: int, rule: SharingRule
+) -> Iterator[WorkItem]:
     """Members share their first `depth` blocks; the first `start` of these are covered by runs below `level`."""
     if len(members) == 1:
         yield from _own_items(members[0], start, block_size)
         return
     end = _common_depth(members, depth)
-    if end - start >= MIN_SHARED_BLOCKS:
+    if end > start and _pays(members, (end - start) * block_size, rule):
         yield from _shared_items(members, start, end, level, block_size)
         start, level = end, level + 1
     for group in _groups_at(members, end):
-        yield from _split(group, end + 1, start, level, block_size)
+        yield from _split(group, end + 1, start, level, block_size, rule)
+
+
+def _pays(members: list[_Member], num_keys: int, rule: SharingRule) -> bool:
+    alone = sum(rule.alone(member.step.query_length, num_keys) for member in members)
+    return rule.together(sum(member.step.query_length for member in members), num_keys) < alone
 
 
 def _common_depth(members: list[_Member], depth: int) -> int:

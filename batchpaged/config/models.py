@@ -138,6 +138,9 @@ class EngineConfig(Section):
         256, description="Most sequences running at once; never more than max_batch_tokens"
     )
     prefix_cache: bool = Field(True, description="Whether blocks of a prefix computed before are used again")
+    fused_modules: bool = Field(
+        True, description="On a CPU in float32: the model's layers on packed weights, with fused element-wise passes"
+    )
 
 
 class SamplingConfig(Section):

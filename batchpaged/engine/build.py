@@ -8,18 +8,23 @@ from typing import TYPE_CHECKING
 import psutil
 import torch
 
-from batchpaged.attention.cpu import CpuAttention
+from batchpaged.attention.backend import AttentionBackend
 from batchpaged.attention.interface import NAME, register
 from batchpaged.attention.layer_shape import LayerShape
+from batchpaged.attention.reference import TorchAttention
+from batchpaged.attention.sharing import measure_sharing
 from batchpaged.config.sizes import format_bytes, parse_bytes
+from batchpaged.engine.allocator import keep_freed_memory
 from batchpaged.engine.engine import Engine, EngineLimits
 from batchpaged.engine.model_runner import ModelRunner
 from batchpaged.engine.stop import StopCheck
 from batchpaged.errors import ModelError
-from batchpaged.models.layers import attention_layers
+from batchpaged.models.layers import AttentionLayer, attention_layers
 from batchpaged.models.load import load_model, load_tokenizer, resolve_dtype, stop_token_ids
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
     from batchpaged.config import EngineConfig, ModelConfig
     from batchpaged.models.resolve import ResolvedModel
 
@@ -36,9 +41,12 @@ def build_engine(
     tokenizer = load_tokenizer(resolved)
     dtype = resolve_dtype(_config_dtype(resolved), model_config.dtype, device)
     model = load_model(resolved, dtype=dtype, device=device, attn_implementation=NAME)
-    layers = tuple(layer.shape for layer in attention_layers(model))
-    num_blocks = num_kv_blocks(config, layers, dtype, device)
-    backend = CpuAttention(layers, num_blocks, config.block_size, dtype, device)
+    layers = attention_layers(model)
+    if device == "cpu":
+        _prepare_cpu(model, config, num_threads)
+    shapes = tuple(layer.shape for layer in layers)
+    num_blocks = num_kv_blocks(config, shapes, dtype, device)
+    backend = _attention_backend(config.attention, layers, num_blocks, config.block_size, dtype, device)
     limits = EngineLimits(
         num_blocks=num_blocks,
         block_size=config.block_size,
@@ -49,6 +57,37 @@ def build_engine(
     )
     root = f"{run_id}|{resolved.identity}|{dtype}".encode()
     return Engine(ModelRunner(model, backend), limits, StopCheck(tokenizer, stop_token_ids(model, tokenizer)), root)
+
+
+def _prepare_cpu(model: PreTrainedModel, config: EngineConfig, num_threads: int) -> None:
+    # numba is imported for CPUs only.
+    from batchpaged.kernels.cpu import jit
+    from batchpaged.models.fused import fuse
+
+    jit.set_num_threads(num_threads)
+    keep_freed_memory()
+    if config.fused_modules and model.dtype is torch.float32:
+        fuse(model)
+
+
+def _attention_backend(
+    attention: str, layers: tuple[AttentionLayer, ...], num_blocks: int, block_size: int, dtype: torch.dtype, device: str
+) -> AttentionBackend:
+    """`auto` takes compiled kernels on a CPU; when to share runs of blocks is measured here."""
+    backend = _backend_class(attention, device)
+    shapes = tuple(layer.shape for layer in layers)
+    rule = measure_sharing(
+        lambda num, size, rule: backend(shapes[:1], num, size, dtype, device, rule), shapes[0], layers[0].num_heads, dtype, device
+    )
+    return backend(shapes, num_blocks, block_size, dtype, device, rule)
+
+
+def _backend_class(attention: str, device: str) -> type[TorchAttention]:
+    if device == "cpu" and attention == "auto":
+        from batchpaged.attention.cpu import CpuAttention  # numba, which a GPU does not need
+
+        return CpuAttention
+    return TorchAttention
 
 
 def _config_dtype(resolved: ResolvedModel) -> torch.dtype | str | None:

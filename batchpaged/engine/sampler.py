@@ -15,9 +15,19 @@ def sample(logits: torch.Tensor, requests: list[SampleRequest]) -> list[int]:
             _penalise(logits[row], request)
     params = requests[0].params
     if params.is_greedy:
-        return logits.argmax(-1).tolist()
+        return _argmax(logits)
     uniform = torch.tensor([_uniform(request) for request in requests], dtype=torch.float64, device=logits.device)
     return _draw(logits, params, uniform).tolist()
+
+
+def _argmax(logits: torch.Tensor) -> list[int]:
+    if logits.device.type != "cpu":
+        return logits.argmax(-1).tolist()
+    from batchpaged.kernels.cpu.elementwise import argmax
+
+    best = np.empty(len(logits), dtype=np.int64)
+    argmax(logits.numpy(), best)
+    return best.tolist()
 
 
 def _penalise(logits: torch.Tensor, request: SampleRequest) -> None:

@@ -2,8 +2,11 @@
 
 import random
 
-from batchpaged.attention.plan import MIN_SHARED_BLOCKS
+from batchpaged.attention.sharing import SharingRule
 from batchpaged.engine.step import SequenceStep, StepPlan
+
+# Shares runs of some size and leaves others to each query, so that both ways and their merge are met.
+MIXED = SharingRule(own_pair=1.0, shared_pair=0.2, shared_query=2.0, shared_run=40.0)
 
 
 def random_step(seed: int, block_size: int, max_blocks: int = 12, num_sequences: int = 7) -> tuple[StepPlan, int]:
@@ -31,7 +34,7 @@ def nested_step(seed: int, block_size: int, num_levels: int = 3) -> tuple[StepPl
     as those above them: work items of one query are then as alike in shape as can be.
     """
     rng = random.Random(seed)
-    run = MIN_SHARED_BLOCKS + rng.randint(0, 1)
+    run = 4 + rng.randint(0, 1)
     levels = [tuple(range(level * run, (level + 1) * run)) for level in range(num_levels)]
     num_blocks, steps = num_levels * run, []
     for seq_id in range(rng.randint(9, 24)):

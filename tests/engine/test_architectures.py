@@ -8,7 +8,7 @@ import torch
 from engine.real_engine import Limits, Reference, build_engine, completions
 from tiny_models import TINY, VOCAB_SIZE, WINDOW, tiny_model
 
-from batchpaged.attention.cpu import CpuAttention
+from batchpaged.attention import cpu
 from batchpaged.engine.engine import Completion
 from batchpaged.engine.sampling_params import SamplingParams
 
@@ -124,13 +124,12 @@ def test_a_second_round_is_served_from_the_cache() -> None:
 
 def test_a_mistake_in_attention_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without its window a model generates other tokens: prompts and weights are sensitive enough to tell."""
-    monkeypatch.setattr(CpuAttention, "_mask", lambda self, batch, window: _mask(self, batch, None))
+    firsts, wide = cpu._Narrow.firsts, cpu._wide
+    monkeypatch.setattr(cpu._Narrow, "firsts", lambda self, window: firsts(self, None))
+    monkeypatch.setattr(cpu, "_wide", lambda runs, window, repeats: wide(runs, None, repeats))
     outputs, _ = generate("mistral", Limits())
     with pytest.raises(AssertionError):
         reference("mistral").check([output.token_ids for output in outputs])
-
-
-_mask = CpuAttention._mask
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

@@ -1,14 +1,16 @@
-"""The CPU backend against attention computed one query at a time, straight from its definition."""
+"""Every backend against attention computed one query at a time, straight from its definition."""
 
 from collections.abc import Callable
 
 import pytest
 import torch
-from attention.steps import nested_step, random_step, step_plan
+from attention.steps import MIXED, nested_step, random_step, step_plan
 
 from batchpaged.attention.backend import AttentionParams
 from batchpaged.attention.cpu import CpuAttention
 from batchpaged.attention.layer_shape import LayerShape
+from batchpaged.attention.reference import TorchAttention
+from batchpaged.attention.sharing import ALWAYS, NEVER
 from batchpaged.engine.step import BlockCopy, SequenceStep, StepPlan
 
 BLOCK_SIZE = 4
@@ -40,8 +42,21 @@ def naive(
     return output
 
 
+@pytest.fixture(autouse=True, params=[(TorchAttention, ALWAYS), (CpuAttention, ALWAYS), (CpuAttention, MIXED), (CpuAttention, NEVER)], ids=["torch", "cpu", "cpu mixed", "cpu alone"])
+def _backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All tests of this file run with every backend."""
+    monkeypatch.setattr(Case, "backend_and_rule", request.param)
+
+
+def make_backend(shapes: tuple[LayerShape, ...], num_blocks: int, dtype: torch.dtype) -> TorchAttention:
+    backend, rule = Case.backend_and_rule
+    return backend(shapes, num_blocks, BLOCK_SIZE, dtype, rule=rule)
+
+
 class Case:
     """A step with random queries, keys and values, and a backend whose every slot holds something."""
+
+    backend_and_rule = (TorchAttention, ALWAYS)
 
     def __init__(
         self,
@@ -53,7 +68,7 @@ class Case:
     ) -> None:
         self.generator = torch.Generator().manual_seed(seed)
         self.plan, num_blocks = make(seed, BLOCK_SIZE)
-        self.backend = CpuAttention((shape,), num_blocks, BLOCK_SIZE, dtype)
+        self.backend = make_backend((shape,), num_blocks, dtype)
         for cache in (self.backend.keys[0], self.backend.values[0]):
             cache.copy_(self.random(*cache.shape))
         num_tokens = self.plan.num_tokens
@@ -159,7 +174,7 @@ def test_keys_and_values_are_stored_in_their_slots() -> None:
 
 def test_layers_keep_their_keys_apart_and_may_differ_in_shape() -> None:
     shapes = (LayerShape(2, 8, 8), LayerShape(1, 4, 6))
-    backend = CpuAttention(shapes, 3, BLOCK_SIZE, torch.float32)
+    backend = make_backend(shapes, 3, torch.float32)
     backend.begin(step_plan([SequenceStep(0, 5, 5, (2, 0), None)], BLOCK_SIZE))
     for layer, shape in enumerate(shapes):
         key = torch.full((shape.num_kv_heads, 5, shape.head_dim), 1.0 + layer)

@@ -1,0 +1,198 @@
+"""Paged attention in plain torch operations, on any device: the reference for every other backend."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from batchpaged.attention.backend import AttentionParams
+from batchpaged.attention.batches import PaddedBatch, pad_into_batches
+from batchpaged.attention.layer_shape import LayerShape
+from batchpaged.attention.plan import WorkItem, plan_attention
+from batchpaged.attention.sharing import ALWAYS, SharingRule
+from batchpaged.attention.memory import zeros_on_first_use
+from batchpaged.engine.step import BlockCopy, StepPlan
+
+NEGATIVE_INFINITY = float("-inf")
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """A padded batch as tensors. Masks are made once per window and step, and shared by all layers."""
+
+    padded: PaddedBatch
+    query_index: torch.Tensor  # [B * Q]
+    blocks: torch.Tensor  # [B * N]
+    valid: torch.Tensor | None  # [number of real queries] places in B * Q; None when there is no padding
+    rows: torch.Tensor  # [number of real queries] rows of the step's token axis
+    masks: dict[int | None, torch.Tensor | None]  # by window: additive [B, Q, L], None when every key is seen
+
+
+class TorchAttention:
+    """Keys and values per layer: [num_kv_heads, num_blocks, block_size, head_dim].
+
+    Heads come first so that the blocks of many sequences gather, in copies of whole blocks, into one contiguous
+    batch for a matrix product.
+    """
+
+    def __init__(
+        self,
+        layers: tuple[LayerShape, ...],
+        num_blocks: int,
+        block_size: int,
+        dtype: torch.dtype,
+        device: str = "cpu",
+        rule: SharingRule = ALWAYS,
+    ) -> None:
+        self.block_size = block_size
+        self.num_blocks = num_blocks
+        self._device = device
+        self._dtype = dtype
+        self._rule = rule
+        self.keys = [self._empty(layer.num_kv_heads, layer.head_dim) for layer in layers]
+        self.values = [self._empty(layer.num_kv_heads, layer.value_dim) for layer in layers]
+        self._slots: torch.Tensor | None = None
+        self._items: list[WorkItem] = []
+        self._batches: list[_Batch] | None = None
+
+    def _empty(self, num_kv_heads: int, dim: int) -> torch.Tensor:
+        # zeros, not empty: padding reads slots that were never written, and 0 * NaN would be NaN.
+        shape = (num_kv_heads, self.num_blocks, self.block_size, dim)
+        if self._device != "cpu":
+            return torch.zeros(shape, dtype=self._dtype, device=self._device)
+        return zeros_on_first_use(math.prod(shape) * self._dtype.itemsize).view(self._dtype).view(shape)
+
+    def copy(self, copies: tuple[BlockCopy, ...]) -> None:
+        if not copies:
+            return
+        size = self.block_size
+        source = torch.tensor([c.source * size + i for c in copies for i in range(c.num_slots)], device=self._device)
+        target = torch.tensor([c.target * size + i for c in copies for i in range(c.num_slots)], device=self._device)
+        for cache in (*self.keys, *self.values):
+            slots = cache.view(cache.shape[0], -1, cache.shape[-1])
+            slots[:, target] = slots[:, source]
+
+    def begin(self, plan: StepPlan) -> None:
+        self._slots = torch.tensor(plan.slots, device=self._device)
+        self._items = plan_attention(plan.sequences, self.block_size, self._rule)
+        self._batches = None
+
+    def _padded_batches(self) -> list[_Batch]:
+        """Made once per step, by the first layer that asks."""
+        if self._batches is None:
+            self._batches = [self._to_device(batch) for batch in pad_into_batches(self._items, self.block_size)]
+        return self._batches
+
+    def _to_device(self, padded: PaddedBatch) -> _Batch:
+        is_query = padded.is_query.reshape(-1)
+        index = torch.from_numpy(padded.query_index.reshape(-1)).to(self._device)
+        valid = None if is_query.all() else torch.from_numpy(np.flatnonzero(is_query)).to(self._device)
+        blocks = torch.from_numpy(padded.blocks.reshape(-1)).to(self._device)
+        return _Batch(padded, index, blocks, valid, index if valid is None else index[valid], {})
+
+    def attend(
+        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, params: AttentionParams
+    ) -> torch.Tensor:
+        self._store(self.keys[layer], key)
+        self._store(self.values[layer], value)
+        num_heads, num_tokens, _ = query.shape
+        num_kv_heads, value_dim = value.shape[0], value.shape[-1]
+        grouped = query.view(num_kv_heads, num_heads // num_kv_heads, num_tokens, -1)  # [G, R, T, D]
+        merged = _Merged(grouped, value_dim)
+        for batch in self._padded_batches():
+            output, lse = self._attend_batch(batch, self.keys[layer], self.values[layer], grouped, params)
+            merged.add(batch.rows, output, lse)
+        return merged.result(params.sinks)
+
+    def _store(self, cache: torch.Tensor, new: torch.Tensor) -> None:
+        # Slots beyond a context are read too, with weight 0: what overflowed in one row must not reach others that way.
+        new = new.to(self._dtype).nan_to_num(0.0, 0.0, 0.0)
+        cache.view(cache.shape[0], -1, cache.shape[-1]).index_copy_(1, self._slots, new)
+
+    def _attend_batch(
+        self, batch: _Batch, keys: torch.Tensor, values: torch.Tensor, query: torch.Tensor, params: AttentionParams
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """-> output [G, R, n, value_dim], lse [G, R, n] for the batch's n real queries."""
+        num_items, num_queries = batch.padded.query_index.shape
+        groups, repeats, _, dim = query.shape
+        q = query.index_select(2, batch.query_index).view(groups, repeats, num_items, num_queries, dim)
+        q = q.transpose(1, 2).reshape(groups * num_items, repeats * num_queries, dim) * params.scaling
+        k = self._gather(keys, batch, num_items)
+        v = self._gather(values, batch, num_items)
+        scores = torch.bmm(q, k.to(q.dtype).transpose(1, 2)).float()  # [G * B, R * Q, L]
+        if params.softcap is not None:
+            scores = torch.tanh(scores / params.softcap) * params.softcap
+        mask = self._mask(batch, params.sliding_window)
+        if mask is not None:
+            scores.view(groups, num_items, repeats, num_queries, -1).add_(mask[None, :, None])
+        probabilities, lse = _softmax(scores)
+        output = torch.bmm(probabilities.to(q.dtype), v.to(q.dtype))
+        shape = (groups, num_items, repeats, num_queries)
+        return self._unpad(output.view(*shape, -1), batch), self._unpad(lse.view(*shape, 1), batch).squeeze(-1)
+
+    def _gather(self, cache: torch.Tensor, batch: _Batch, num_items: int) -> torch.Tensor:
+        """-> [G * B, L, dim]"""
+        groups, _, _, dim = cache.shape
+        return cache.index_select(1, batch.blocks).view(groups * num_items, -1, dim)
+
+    def _unpad(self, x: torch.Tensor, batch: _Batch) -> torch.Tensor:
+        """[G, B, R, Q, d] -> [G, R, n, d]"""
+        groups, _, repeats, _, dim = x.shape
+        x = x.transpose(1, 2).reshape(groups, repeats, -1, dim)
+        return x if batch.valid is None else x.index_select(2, batch.valid)
+
+    def _mask(self, batch: _Batch, window: int | None) -> torch.Tensor | None:
+        if window not in batch.masks:
+            seen = _visible(batch.padded, window)
+            mask = None if seen.all() else np.where(seen, np.float32(0), np.float32(NEGATIVE_INFINITY))
+            batch.masks[window] = None if mask is None else torch.from_numpy(mask).to(self._device)
+        return batch.masks[window]
+
+
+def _visible(padded: PaddedBatch, window: int | None) -> np.ndarray:
+    """bool [B, Q, L]: which keys each query sees. Padding queries see what query 0 of their item does not: nothing."""
+    query = padded.query_position[:, :, None]
+    key = padded.key_position[:, None, :]
+    seen = key <= query
+    return seen if window is None else seen & (key > query - window)
+
+
+def _softmax(scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Softmax over the last axis and its log-sum-exp; a row that sees no key gives zeros and -inf. Overwrites scores."""
+    top = scores.amax(-1, keepdim=True)
+    top = torch.where(top == NEGATIVE_INFINITY, torch.zeros_like(top), top)
+    weights = scores.sub_(top).exp_()
+    total = weights.sum(-1, keepdim=True)
+    weights.div_(total.clamp_min(torch.finfo(weights.dtype).tiny))
+    return weights, top + total.log()
+
+
+class _Merged:
+    """Partial attention results of a step's tokens, merged by log-sum-exp; float32 whatever the model's type."""
+
+    def __init__(self, query: torch.Tensor, value_dim: int) -> None:
+        groups, repeats, num_tokens, _ = query.shape
+        self._dtype = query.dtype
+        self._output = query.new_zeros((groups, repeats, num_tokens, value_dim), dtype=torch.float32)
+        self._lse = query.new_full((groups, repeats, num_tokens), NEGATIVE_INFINITY, dtype=torch.float32)
+
+    def add(self, rows: torch.Tensor, output: torch.Tensor, lse: torch.Tensor) -> None:
+        """output [G, R, n, value_dim] and lse [G, R, n] of the tokens `rows` [n], each at most once."""
+        old = self._lse.index_select(2, rows)
+        new = torch.logaddexp(old, lse)
+        pivot = torch.where(new == NEGATIVE_INFINITY, torch.zeros_like(new), new)
+        kept = self._output.index_select(2, rows) * (old - pivot).exp_().unsqueeze(-1)
+        self._output.index_copy_(2, rows, kept.add_(output * (lse - pivot).exp_().unsqueeze(-1)))
+        self._lse.index_copy_(2, rows, new)
+
+    def result(self, sinks: torch.Tensor | None) -> torch.Tensor:
+        """-> [num_tokens, num_heads, value_dim]"""
+        output = self._output
+        if sinks is not None:
+            sink = sinks.to(self._lse.dtype).view(*self._lse.shape[:2], 1)
+            output = output * (self._lse - torch.logaddexp(self._lse, sink)).exp_().unsqueeze(-1)
+        groups, repeats, num_tokens, dim = output.shape
+        # contiguous: some models take a view of it.
+        output = output.permute(2, 0, 1, 3).reshape(num_tokens, groups * repeats, dim)
+        return output.to(self._dtype).contiguous()

@@ -1,0 +1,187 @@
+"""Faster modules in a loaded model, for float32 on a CPU: weights packed once, element-wise passes fused.
+
+A module is exchanged only after its replacement has given the same result on random input, so what a class is called
+and what else it may do does not matter. The model's own code, its structure and its parameters' names stay.
+"""
+
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import nn
+
+from batchpaged.kernels.cpu.elementwise import rms_norm, rotate, silu_multiply
+
+# The order of summation differs from the original's, nothing else; a wrong formula is off by much more.
+TOLERANCE = 1e-4
+NUM_TEST_ROWS = 5
+# Rows for which the BLAS library packs weights; it multiplies any number with them.
+PACKED_FOR_ROWS = 256
+
+Forward = Callable[[torch.Tensor], torch.Tensor]
+Rotation = Callable[..., tuple[torch.Tensor, torch.Tensor]]
+
+
+@dataclass(frozen=True)
+class FusedCounts:
+    """Modules exchanged."""
+
+    num_linear: int
+    num_mlp: int
+    num_norm: int
+
+
+def fuse(model: nn.Module) -> FusedCounts:
+    """Exchange what can be exchanged, in place. The model must be in float32 on the CPU and ready for inference."""
+    with torch.inference_mode():
+        packed = [module for module in _packable(model) if _exchange(module, _packed_linear)]
+        _free_weights(model, packed)
+        num_mlp = sum(_exchange(module, _fused_mlp) for module in model.modules() if _is_gated_mlp(module))
+        _fuse_rotation(model)
+        num_norm = sum(_exchange(module, _fused_norm) for module in model.modules() if _is_rms_norm(module))
+    return FusedCounts(len(packed), num_mlp, num_norm)
+
+
+def _exchange(module: nn.Module, make: Callable[[nn.Module], Forward]) -> bool:
+    """Whether the module now uses the replacement."""
+    original, replacement = module.forward, make(module)
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(1, NUM_TEST_ROWS, _input_size(module), generator=generator)
+    expected, result = original(x), replacement(x)
+    scale = max(expected.abs().max().item(), 1e-6)
+    if result.shape != expected.shape or not (result - expected).abs().max().item() <= TOLERANCE * scale:
+        return False
+    module.forward = replacement
+    return True
+
+
+def _input_size(module: nn.Module) -> int:
+    if isinstance(module, nn.Linear):
+        return module.in_features
+    return module.weight.shape[0] if _is_rms_norm(module) else module.gate_proj.in_features
+
+
+# --- linear layers ---
+
+
+def _packable(model: nn.Module) -> Iterator[nn.Linear]:
+    if torch.backends.mkl.is_available():
+        yield from (module for module in model.modules() if type(module) is nn.Linear)
+
+
+def _packed_linear(module: nn.Linear) -> Forward:
+    """As `torch.nn.functional.linear`, on weights in the layout that the BLAS library multiplies with."""
+    bias = module.bias
+    packed = torch.ops.mkl._mkl_reorder_linear_weight(module.weight, PACKED_FOR_ROWS)
+    shape = torch.empty(1).expand(module.weight.shape)  # all that the operation asks of the weight as it was
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        return torch.ops.mkl._mkl_linear(x, packed, shape, bias, x.numel() // x.shape[-1])
+
+    return forward
+
+
+def _free_weights(model: nn.Module, packed: list[nn.Linear]) -> None:
+    """Packed weights are copies: what nobody else uses is given back. Shapes and types stay as they were."""
+    kept = {id(p) for m in model.modules() for p in m.parameters(recurse=False) if m not in packed}
+    for module in packed:
+        if id(module.weight) not in kept:
+            module.weight = nn.Parameter(torch.empty(1).expand(module.weight.shape), requires_grad=False)
+
+
+# --- gated MLPs ---
+
+
+def _is_gated_mlp(module: nn.Module) -> bool:
+    """down(act(gate(x)) * up(x)), as in most models since Llama."""
+    names = ("gate_proj", "up_proj", "down_proj")
+    return all(isinstance(getattr(module, name, None), nn.Linear) for name in names) and hasattr(module, "act_fn")
+
+
+def _fused_mlp(module: nn.Module) -> Forward:
+    gate_proj, up_proj, down_proj = module.gate_proj, module.up_proj, module.down_proj
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        gate, up = gate_proj(x), up_proj(x)
+        silu_multiply(_rows(gate), _rows(up), _rows(gate))
+        return down_proj(gate)
+
+    return forward
+
+
+# --- norms ---
+
+
+def _is_rms_norm(module: nn.Module) -> bool:
+    weight = getattr(module, "weight", None)
+    is_alone = len(list(module.parameters(recurse=False))) == 1 and not list(module.children())
+    return is_alone and isinstance(weight, nn.Parameter) and weight.ndim == 1 and _epsilon(module) is not None
+
+
+def _epsilon(module: nn.Module) -> float | None:
+    found = (getattr(module, name, None) for name in ("variance_epsilon", "eps"))
+    return next((value for value in found if isinstance(value, float)), None)
+
+
+def _fused_norm(module: nn.Module) -> Forward:
+    weight, epsilon = module.weight.numpy(), np.float32(_epsilon(module))
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        output = torch.empty(x.shape)
+        rms_norm(_rows(x), weight, epsilon, _rows(output))
+        return output
+
+    return forward
+
+
+def _rows(x: torch.Tensor) -> np.ndarray:
+    """[*, dim] -> [rows, dim]"""
+    return x.reshape(-1, x.shape[-1]).numpy()
+
+
+# --- rotary position embedding ---
+
+
+def _fuse_rotation(model: nn.Module) -> None:
+    """Exchange the function with which transformers' attention modules rotate queries and keys.
+
+    It belongs to the file of the model's class. Calls in training, on other devices or in other types go to the original.
+    """
+    for name in {type(module).__module__ for module in model.modules()}:
+        module = sys.modules[name]
+        original = getattr(module, "apply_rotary_pos_emb", None)
+        if original is not None and not hasattr(original, "original") and _rotates_halves(original):
+            module.apply_rotary_pos_emb = _fused_rotation(original)
+
+
+def _rotates_halves(original: Rotation) -> bool:
+    generator = torch.Generator().manual_seed(0)
+    q, k, cosine, sine = (torch.randn(*shape, generator=generator) for shape in ((1, 4, 3, 8), (1, 2, 3, 8), (1, 3, 8), (1, 3, 8)))
+    try:
+        expected = original(q, k, cosine, sine)
+    except (TypeError, ValueError, RuntimeError):  # takes something else
+        return False
+    found = tuple(_rotate(x, cosine, sine) for x in (q, k))
+    return len(expected) == 2 and all(torch.allclose(a, b, atol=TOLERANCE) for a, b in zip(expected, found, strict=True))
+
+
+def _fused_rotation(original: Rotation) -> Rotation:
+    def apply_rotary_pos_emb(q, k, cos, sin, *arguments, **keywords):
+        tensors = (q, k, cos, sin)
+        is_plain = all(x.dtype is torch.float32 and x.device.type == "cpu" for x in tensors) and cos.shape[0] == 1
+        if not torch.is_inference_mode_enabled() or not is_plain or arguments or keywords or q.shape[0] != 1:
+            return original(q, k, cos, sin, *arguments, **keywords)
+        return _rotate(q, cos, sin), _rotate(k, cos, sin)
+
+    apply_rotary_pos_emb.original = original
+    return apply_rotary_pos_emb
+
+
+def _rotate(x: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
+    """x [1, heads, T, dim] -> the same shape; tokens come first in memory, as the attention backend wants them."""
+    rows = x[0].transpose(0, 1).contiguous()
+    output = torch.empty_like(rows)
+    rotate(rows.numpy(), cosine[0].numpy(), sine[0].numpy(), output.numpy())
+    return output.transpose(0, 1)[None]
