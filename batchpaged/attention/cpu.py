@@ -1,8 +1,4 @@
-"""Paged attention on a CPU in float32: a compiled loop for what each query sees alone, one fused call for each shared run.
-
-Neither copies keys and values, as long as the blocks of a run follow one another in memory. What these two cannot do
-(soft-capping, values of another size than keys, shorter types) is left to the reference.
-"""
+"""Paged attention on a CPU in float32, by compiled loops that read keys and values where they lie."""
 
 from dataclasses import dataclass
 
@@ -10,197 +6,135 @@ import numpy as np
 import torch
 
 from batchpaged.attention.backend import AttentionParams
-from batchpaged.attention.plan import WorkItem
-from batchpaged.attention.reference import NEGATIVE_INFINITY, TorchAttention
+from batchpaged.attention.layer_shape import LayerShape
+from batchpaged.attention.memory import zeros_on_first_use
+from batchpaged.attention.plan import WorkItem, plan_attention
+from batchpaged.attention.sharing import ALWAYS, SharingRule
 from batchpaged.engine.step import BlockCopy, StepPlan
-from batchpaged.kernels.cpu.attention import attend_rows, merge, pack_queries
+from batchpaged.kernels.cpu.attention import attend_runs
 from batchpaged.kernels.cpu.jit import num_threads
-from batchpaged.kernels.cpu.kv import copy_slots, store
+from batchpaged.kernels.cpu.kv import copy_slots, store_keys, store_values
 
-_flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-
-
-@dataclass(frozen=True)
-class _Narrow:
-    """Queries that attend to their own blocks, one entry each; sorted so that threads get equal shares."""
-
-    blocks: np.ndarray  # int64, runs one after another
-    rows: np.ndarray  # int64 [n], of the step's token axis
-    starts: np.ndarray  # int64 [n], where the entry's run begins in `blocks`
-    ends: np.ndarray  # int64 [n], keys of the run that the query sees, counted from its first slot
-
-    def firsts(self, window: int | None) -> np.ndarray:
-        """int64 [n]: the first key that each query sees."""
-        if window is None:
-            return np.zeros_like(self.ends)
-        return np.maximum(self.ends - window, 0)
+NEGATIVE_INFINITY = float("-inf")
 
 
 @dataclass(frozen=True)
-class _Run:
-    """Many queries on one run of keys: a matrix product."""
+class _Level:
+    """Work items of one level as the kernel wants them; see batchpaged.kernels.cpu.attention. All int64."""
 
-    item: WorkItem
-    first_block: int | None  # where the run's blocks follow one another
-    blocks: torch.Tensor  # int64
-
-    @property
-    def num_keys(self) -> int:
-        return self.item.key_end - self.item.key_start
-
-
-@dataclass(frozen=True)
-class _Wide:
-    """Runs with the queries that see any of their keys, within some window; the same for all layers that have it."""
-
-    rows: np.ndarray  # int64, of the step's token axis, one run's after another's
-    parts: list[tuple[_Run, int, int, torch.Tensor | None]]  # run, its share of `rows`, additive [n * repeats, num_keys]
+    blocks: np.ndarray
+    block_starts: np.ndarray  # [num_runs]
+    row_starts: np.ndarray  # [num_runs + 1]
+    rows: np.ndarray  # [num_queries]
+    firsts: np.ndarray  # [num_queries]
+    ends: np.ndarray  # [num_queries]
+    tasks: np.ndarray  # [num_runs * num_kv_heads]
 
 
-def _wide(runs: list[_Run], window: int | None, repeats: int) -> _Wide:
-    rows, parts, end = [np.zeros(0, dtype=np.int64)], [], 0
-    for run in runs:
-        own_rows, mask = _visible_rows(run, window, repeats)
-        if len(own_rows):
-            parts.append((run, end, end + len(own_rows), mask))
-            rows.append(own_rows)
-            end += len(own_rows)
-    return _Wide(np.concatenate(rows), parts)
+class CpuAttention:
+    """Keys per layer: [num_kv_heads, num_blocks, head_dim, block_size], transposed inside a block for the kernel's sake;
+    values: [num_kv_heads, num_blocks, block_size, value_dim].
+    """
 
-
-def _visible_rows(run: _Run, window: int | None, repeats: int) -> tuple[np.ndarray, torch.Tensor | None]:
-    """-> rows of the queries that see any key of the run; the mask, None where they see all."""
-    item = run.item
-    keys = np.arange(item.key_start, item.key_end)
-    positions = np.array(item.query_positions)[:, None]
-    seen = keys <= positions
-    if window is not None:
-        seen &= keys > positions - window
-    sees_any = seen.any(axis=1)
-    rows, seen = np.array(item.query_indices, dtype=np.int64)[sees_any], seen[sees_any]
-    if seen.all():
-        return rows, None
-    return rows, torch.from_numpy(np.where(seen, np.float32(0), np.float32(NEGATIVE_INFINITY)).repeat(repeats, axis=0))
-
-
-class CpuAttention(TorchAttention):
-    """The layout is the reference's: keys [num_kv_heads, num_blocks, block_size, head_dim], one tensor per layer."""
+    def __init__(
+        self,
+        layers: tuple[LayerShape, ...],
+        num_blocks: int,
+        block_size: int,
+        rule: SharingRule = ALWAYS,
+    ) -> None:
+        self.block_size = block_size
+        self.num_blocks = num_blocks
+        self._rule = rule
+        self.keys = [_zeros(layer.num_kv_heads, num_blocks, layer.head_dim, block_size) for layer in layers]
+        self.values = [_zeros(layer.num_kv_heads, num_blocks, block_size, layer.value_dim) for layer in layers]
+        self._slots = np.zeros(0, dtype=np.int64)
+        self._items: list[WorkItem] = []
+        self._levels: dict[tuple[int, int | None], list[_Level]] = {}  # by number of groups and window; of this step
 
     def copy(self, copies: tuple[BlockCopy, ...]) -> None:
-        if self._dtype is not torch.float32:
-            super().copy(copies)
-        elif copies:
-            size = self.block_size
-            sources = np.array([c.source * size + i for c in copies for i in range(c.num_slots)])
-            targets = np.array([c.target * size + i for c in copies for i in range(c.num_slots)])
-            for cache in (*self.keys, *self.values):
-                copy_slots(_slots(cache), sources, targets)
+        if copies:
+            fields = np.array([(c.source, c.target, c.num_slots) for c in copies], dtype=np.int64)
+            for keys, values in zip(self.keys, self.values, strict=True):
+                copy_slots(keys.numpy(), values.numpy(), fields)
 
     def begin(self, plan: StepPlan) -> None:
-        super().begin(plan)
-        self._slot_array = np.array(plan.slots, dtype=np.int64)
-        self._narrow = _narrow([item for item in self._items if not self._is_wide(item)])
-        self._runs = [_run(item) for item in self._items if self._is_wide(item)]
-        self._wide: dict[int | None, _Wide] = {}  # by window
-
-    def _is_wide(self, item: WorkItem) -> bool:
-        return item.level > 0 or self._rule.is_product(len(item.query_indices), item.key_end - item.key_start)
+        self._slots = np.array(plan.slots, dtype=np.int64)
+        self._items = plan_attention(plan.sequences, self.block_size, self._rule)
+        self._levels = {}
 
     def attend(
         self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, params: AttentionParams
     ) -> torch.Tensor:
-        is_plain = params.softcap is None and key.shape[-1] == value.shape[-1]
-        if self._dtype is not torch.float32 or query.dtype is not torch.float32 or not is_plain:
-            return super().attend(layer, query, key, value, params)
-        keys, values = self.keys[layer], self.values[layer]
-        store(_rows_first(key), _slots(keys), self._slot_array)
-        store(_rows_first(value), _slots(values), self._slot_array)
-        queries = query.transpose(0, 1).contiguous()  # [T, H, D]
-        output = torch.zeros(*queries.shape[:2], value.shape[-1])
-        lse = torch.full(queries.shape[:2], NEGATIVE_INFINITY)
-        if self._runs:
-            self._attend_wide(queries, keys, values, params, output, lse)
-        if len(self._narrow.rows):
-            self._attend_narrow(queries, keys, values, params, output, lse)
+        keys, values = self.keys[layer].numpy(), self.values[layer].numpy()
+        store_keys(_rows_first(key), keys, self._slots)
+        store_values(_rows_first(value), values, self._slots)
+        queries = _rows_first(query)
+        num_tokens, num_heads, head_dim = queries.shape
+        output = torch.zeros(num_tokens, num_heads, values.shape[3])
+        lse = torch.full((num_tokens, num_heads), NEGATIVE_INFINITY)
+        kernel = attend_runs(num_heads // keys.shape[0], head_dim, values.shape[3], self.block_size)
+        scaling, softcap = np.float32(params.scaling), np.float32(params.softcap or 0)
+        for level in self._levels_for(keys.shape[0], params.sliding_window):
+            runs = (level.blocks, level.block_starts, level.row_starts, level.rows, level.firsts, level.ends, level.tasks)
+            kernel(queries, keys, values, *runs, scaling, softcap, output.numpy(), lse.numpy())
         if params.sinks is not None:
             output *= (lse - torch.logaddexp(lse, params.sinks.float())).exp_().unsqueeze(-1)
         return output
 
-    def _attend_narrow(
-        self,
-        queries: torch.Tensor,
-        keys: torch.Tensor,
-        values: torch.Tensor,
-        params: AttentionParams,
-        output: torch.Tensor,
-        lse: torch.Tensor,
-    ) -> None:
-        n, window = self._narrow, params.sliding_window
-        kernel = attend_rows(queries.shape[1] // keys.shape[0], keys.shape[-1], values.shape[-1], self.block_size)
-        arrays = (n.blocks, n.rows, n.starts, n.firsts(window), n.ends, np.float32(params.scaling))
-        kernel(queries.numpy(), keys.numpy(), values.numpy(), *arrays, output.numpy(), lse.numpy())
-
-    def _attend_wide(
-        self,
-        queries: torch.Tensor,
-        keys: torch.Tensor,
-        values: torch.Tensor,
-        params: AttentionParams,
-        output: torch.Tensor,
-        lse: torch.Tensor,
-    ) -> None:
-        groups, window = keys.shape[0], params.sliding_window
-        repeats = queries.shape[1] // groups
-        if window not in self._wide:
-            self._wide[window] = _wide(self._runs, window, repeats)
-        wide = self._wide[window]
-        packed = torch.empty(1, groups, len(wide.rows) * repeats, queries.shape[-1])
-        pack_queries(queries.numpy(), wide.rows, packed[0].numpy())
-        keys, values = keys.flatten(1, 2)[None], values.flatten(1, 2)[None]
-        output_array, lse_array = output.numpy(), lse.numpy()
-        for run, start, end, mask in wide.parts:
-            q = packed.narrow(2, start * repeats, (end - start) * repeats)
-            k, v = self._keys_of(keys, run), self._keys_of(values, run)
-            partial, partial_lse = _flash(q, k, v, 0.0, False, attn_mask=mask, scale=params.scaling)
-            merge(partial.numpy()[0], partial_lse.numpy()[0], wide.rows[start:end], output_array, lse_array)
-
-    def _keys_of(self, slots: torch.Tensor, run: _Run) -> torch.Tensor:
-        """[1, G, num_slots, dim] -> [1, G, num_keys, dim], a view where the run's blocks follow one another."""
-        if run.first_block is not None:
-            return slots.narrow(2, run.first_block * self.block_size, run.num_keys)
-        blocks = slots[0].unflatten(1, (-1, self.block_size)).index_select(1, run.blocks)
-        return blocks.flatten(1, 2)[None, :, : run.num_keys]
+    def _levels_for(self, num_groups: int, window: int | None) -> list[_Level]:
+        """Made once per step, and shared by all layers that are alike."""
+        if (num_groups, window) not in self._levels:
+            items: dict[int, list[WorkItem]] = {}
+            for item in self._items:
+                items.setdefault(item.level, []).append(item)
+            levels = [_level(items[level], num_groups, window) for level in sorted(items)]
+            self._levels[num_groups, window] = [level for level in levels if len(level.tasks)]
+        return self._levels[num_groups, window]
 
 
-def _slots(cache: torch.Tensor) -> np.ndarray:
-    """[G, num_slots, dim]"""
-    return cache.flatten(1, 2).numpy()
+def _zeros(*shape: int) -> torch.Tensor:
+    return zeros_on_first_use(int(np.prod(shape)) * torch.float32.itemsize).view(torch.float32).view(shape)
 
 
-def _rows_first(new: torch.Tensor) -> np.ndarray:
-    """[G, T, dim] -> [T, G, dim]"""
-    return new.transpose(0, 1).contiguous().numpy()
+def _rows_first(x: torch.Tensor) -> np.ndarray:
+    """[heads, T, dim] -> [T, heads, dim]"""
+    return x.transpose(0, 1).contiguous().numpy()
 
 
-def _narrow(items: list[WorkItem]) -> _Narrow:
-    blocks = np.array([block for item in items for block in item.blocks], dtype=np.int64)
-    run_lengths = np.array([len(item.blocks) for item in items], dtype=np.int64)
-    counts = [len(item.query_indices) for item in items]
-    starts = np.repeat(np.cumsum(run_lengths) - run_lengths, counts)
-    key_starts = np.repeat(np.array([item.key_start for item in items], dtype=np.int64), counts)
-    rows = np.array([row for item in items for row in item.query_indices], dtype=np.int64)
-    positions = np.array([position for item in items for position in item.query_positions], dtype=np.int64)
-    ends = positions + 1 - key_starts
-    order = _even_shares(ends, num_threads())
-    return _Narrow(blocks, rows[order], starts[order], ends[order])
+def _level(items: list[WorkItem], num_groups: int, window: int | None) -> _Level:
+    """Leaves out queries whose window holds no key of their run, and runs that lose all queries that way."""
+    seen = [_seen_keys(item, window) for item in items]
+    kept = [i for i, (rows, _, _) in enumerate(seen) if len(rows)]
+    counts = np.array([len(seen[i][0]) for i in kept], dtype=np.int64)
+    lengths = np.array([len(items[i].blocks) for i in kept], dtype=np.int64)
+    blocks = [np.array(items[i].blocks, dtype=np.int64) for i in kept]
+    rows, firsts, ends = (np.concatenate([seen[i][part] for i in kept] or [_NOTHING]) for part in range(3))
+    return _Level(
+        blocks=np.concatenate(blocks or [_NOTHING]),
+        block_starts=np.cumsum(lengths) - lengths,
+        row_starts=np.concatenate([[0], np.cumsum(counts)]),
+        rows=rows,
+        firsts=firsts,
+        ends=ends,
+        tasks=_even_shares(np.repeat(lengths * (counts + 2), num_groups), num_threads()),
+    )
+
+
+_NOTHING = np.zeros(0, dtype=np.int64)
+
+
+def _seen_keys(item: WorkItem, window: int | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """-> rows, first key, end of the keys that each query sees of the run, counted from its start; int64 [n] each."""
+    rows = np.array(item.query_indices, dtype=np.int64)
+    stops = np.array(item.query_positions, dtype=np.int64) + 1
+    ends = np.minimum(stops, item.key_end) - item.key_start
+    firsts = np.zeros_like(ends) if window is None else np.maximum(stops - window - item.key_start, 0)
+    sees_any = firsts < ends
+    return rows[sees_any], firsts[sees_any], ends[sees_any]
 
 
 def _even_shares(work: np.ndarray, num_shares: int) -> np.ndarray:
-    """An order whose `num_shares` equal parts, what a parallel loop gives each thread, hold about equal work."""
+    """An order whose `num_shares` equal parts, which a parallel loop gives its threads, hold about equal work."""
     falling = np.argsort(-work, kind="stable")
     return np.concatenate([falling[share::num_shares] for share in range(num_shares)])
-
-
-def _run(item: WorkItem) -> _Run:
-    follow = item.blocks == tuple(range(item.blocks[0], item.blocks[0] + len(item.blocks)))
-    return _Run(item, item.blocks[0] if follow else None, torch.tensor(item.blocks))

@@ -16,39 +16,32 @@ from batchpaged.engine.step import SequenceStep, StepPlan
 class SharingRule:
     """Costs of one layer's attention, in any unit of time.
 
-    Queries that attend to a run of keys one by one cost `own_pair` for each query and key. Together, as one matrix
-    product, they cost `shared_pair` for each, and what it takes to start the product and to merge its result.
+    A key costs `key` for each sequence that reads it by itself, or once for all that read it together; `pair` for each
+    query that it is multiplied with. To read a run together costs `run`, and `query` for each query, whose partial
+    result has to be merged.
     """
 
-    own_pair: float  # one query, one key
-    shared_pair: float
-    shared_query: float  # its partial result has to be merged
-    shared_run: float  # whatever its size
-
-    def together(self, num_queries: int, num_keys: int) -> float:
-        """Cost of a run of keys of its own for these queries."""
-        return self.shared_run + num_queries * (self.shared_query + num_keys * self.shared_pair)
-
-    def is_product(self, num_queries: int, num_keys: int) -> bool:
-        """Whether one sequence's own queries are worth a matrix product: those of a prompt, not the one of a decode."""
-        return num_queries > 1 and self.together(num_queries, num_keys) < num_queries * num_keys * self.own_pair
+    key: float
+    pair: float
+    query: float
+    run: float
 
     def alone(self, num_queries: int, num_keys: int) -> float:
         """What these keys add to the cost of one sequence's own work."""
-        pair = self.shared_pair if self.is_product(num_queries, num_keys) else self.own_pair
-        return num_queries * num_keys * pair
+        return num_keys * (self.key + num_queries * self.pair)
+
+    def together(self, num_queries: int, num_keys: int) -> float:
+        """Cost of a run of keys of its own for all these queries."""
+        return self.run + num_queries * self.query + num_keys * (self.key + num_queries * self.pair)
 
 
-ALWAYS = SharingRule(own_pair=1.0, shared_pair=0.0, shared_query=0.0, shared_run=-1.0)  # sharing is a gain in itself
-NEVER = SharingRule(own_pair=0.0, shared_pair=1.0, shared_query=0.0, shared_run=0.0)
+ALWAYS = SharingRule(key=1.0, pair=0.0, query=0.0, run=0.0)
+NEVER = SharingRule(key=0.0, pair=0.0, query=0.0, run=1.0)
 
 # (groups, sequences in each, blocks of their common prefix): enough to tell the four costs apart.
 _STEPS = ((1, 32, 8), (1, 8, 64), (8, 4, 8), (8, 8, 32), (16, 2, 16))
 _BLOCK_SIZE = 16
 _NUM_TRIALS = 4
-# Shares every prefix of these steps, and leaves their last block to each query.
-_SHARING = SharingRule(own_pair=1.0, shared_pair=0.0, shared_query=0.0, shared_run=2.0 * _BLOCK_SIZE)
-
 MakeBackend = Callable[[int, int, SharingRule], AttentionBackend]  # (number of blocks, block size, rule), one layer
 
 
@@ -60,10 +53,14 @@ def measure_sharing(make: MakeBackend, shape: LayerShape, num_heads: int, dtype:
         with_prefix, without = (_seconds(make, rule, s, shape, num_heads, dtype, device) for s in (step, (*step[:2], 0)))
         return max(with_prefix - without, 1e-9)
 
-    own_pair = float(np.median([extra(step, NEVER) / _num_pairs(step) for step in _STEPS]))
-    terms = np.array([[step[0], step[0] * step[1], _num_pairs(step)] for step in _STEPS], dtype=float)
-    run, query, pair = _fit(terms, np.array([extra(step, _SHARING) for step in _STEPS]))
-    return SharingRule(own_pair, pair, query, run)
+    alone = [([pairs, pairs, 0, 0], extra(step, NEVER)) for step in _STEPS for pairs in [_num_pairs(step)]]
+    together = [
+        ([groups * blocks * _BLOCK_SIZE, _num_pairs(step), groups * members, groups], extra(step, ALWAYS))
+        for step in _STEPS
+        for groups, members, blocks in [step]
+    ]
+    terms, seconds = zip(*alone, *together, strict=True)
+    return SharingRule(*_fit(np.array(terms, dtype=float), np.array(seconds)))
 
 
 def _num_pairs(step: tuple[int, int, int]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import TYPE_CHECKING
 
 import psutil
@@ -12,7 +13,7 @@ from batchpaged.attention.backend import AttentionBackend
 from batchpaged.attention.interface import NAME, register
 from batchpaged.attention.layer_shape import LayerShape
 from batchpaged.attention.reference import TorchAttention
-from batchpaged.attention.sharing import measure_sharing
+from batchpaged.attention.sharing import SharingRule, measure_sharing
 from batchpaged.config.sizes import format_bytes, parse_bytes
 from batchpaged.engine.allocator import keep_freed_memory
 from batchpaged.engine.engine import Engine, EngineLimits
@@ -73,21 +74,18 @@ def _prepare_cpu(model: PreTrainedModel, config: EngineConfig, num_threads: int)
 def _attention_backend(
     attention: str, layers: tuple[AttentionLayer, ...], num_blocks: int, block_size: int, dtype: torch.dtype, device: str
 ) -> AttentionBackend:
-    """`auto` takes compiled kernels on a CPU; when to share runs of blocks is measured here."""
-    backend = _backend_class(attention, device)
+    """`auto` takes compiled kernels for float32 on a CPU. When to share runs of blocks is measured here."""
     shapes = tuple(layer.shape for layer in layers)
-    rule = measure_sharing(
-        lambda num, size, rule: backend(shapes[:1], num, size, dtype, device, rule), shapes[0], layers[0].num_heads, dtype, device
-    )
-    return backend(shapes, num_blocks, block_size, dtype, device, rule)
 
+    def make(shapes: tuple[LayerShape, ...], num_blocks: int, block_size: int, rule: SharingRule) -> AttentionBackend:
+        if attention == "auto" and device == "cpu" and dtype is torch.float32:
+            from batchpaged.attention.cpu import CpuAttention  # numba, which a GPU does not need
 
-def _backend_class(attention: str, device: str) -> type[TorchAttention]:
-    if device == "cpu" and attention == "auto":
-        from batchpaged.attention.cpu import CpuAttention  # numba, which a GPU does not need
+            return CpuAttention(shapes, num_blocks, block_size, rule)
+        return TorchAttention(shapes, num_blocks, block_size, dtype, device, rule)
 
-        return CpuAttention
-    return TorchAttention
+    rule = measure_sharing(partial(make, shapes[:1]), shapes[0], layers[0].num_heads, dtype, device)
+    return make(shapes, num_blocks, block_size, rule)
 
 
 def _config_dtype(resolved: ResolvedModel) -> torch.dtype | str | None:

@@ -1,4 +1,9 @@
-"""Attention of single queries over paged keys and values, and the merge of partial results by log-sum-exp."""
+"""Attention of queries to runs of paged keys and values, merged into earlier results by log-sum-exp.
+
+A tile of query rows goes through a run in three steps: scores of all keys, softmax, weighted sum of all values. Keys
+lie transposed inside their blocks, so that one vector holds the same dimension of neighbouring keys, and no step has
+to add up the parts of a vector.
+"""
 
 from collections.abc import Callable
 from functools import lru_cache
@@ -6,112 +11,203 @@ from functools import lru_cache
 import numpy as np
 from numba import prange
 
-from batchpaged.kernels.cpu.jit import exp_parts, kernel, power_of_two_bits, prefetch
+from batchpaged.kernels.cpu.jit import function, greatest, kernel, prefetch
+from batchpaged.kernels.cpu.simd import vectors, widest
 
 _f32 = np.float32
 _LINE = 16  # float32 values in a cache line
+_TILE = 4  # query rows that are computed side by side: their sums fit into the processor's registers
 
 
 @lru_cache
-def attend_rows(repeats: int, head_dim: int, value_dim: int, block_size: int) -> Callable[..., None]:
+def attend_runs(repeats: int, head_dim: int, value_dim: int, block_size: int) -> Callable[..., None]:
     """The kernel for these sizes, which are constants to the compiler. `repeats`: query heads for each head of the cache.
 
-    kernel(query [T, H, head_dim], keys [G, num_blocks, block_size, head_dim], values [.., value_dim], blocks [*] int64,
-    rows, block_starts, first_keys, end_keys [n] int64, scaling, output [T, H, value_dim], lse [T, H])
+    kernel(query [T, H, head_dim], keys [G, num_blocks, head_dim, block_size], values [G, num_blocks, block_size, value_dim],
+    blocks, block_starts, row_starts, rows, firsts, ends, tasks, scaling, softcap, output [T, H, value_dim], lse [T, H])
 
-    Entry i: the query in row rows[i] attends to keys [first_keys[i], end_keys[i]) of the run of blocks that begins at
-    blocks[block_starts[i]]; key 0 is the first slot of that block. The result is merged into `output` and `lse` (-inf
-    and 0 where there is none yet). A row may be in one entry only.
+    Run i is the blocks from blocks[block_starts[i]] on, and its queries are rows[row_starts[i]:row_starts[i + 1]]. The
+    j-th of all queries sees keys [firsts[j], ends[j]) of its run, at least one; key 0 is the first slot of its first
+    block. `tasks` are the numbers run * G + group, in the order in which equal parts of it are given to threads. What a
+    query saw in earlier calls is in `output` and `lse` (0 and -inf at first), and this is merged into it. In one call a
+    row may be in one run only. softcap 0: none. All integers are int64.
     """
+    score_tile = _make_score_tile(head_dim, block_size)
+    softmax = _make_softmax(block_size)
+    add_values = _make_add_values(value_dim, block_size)
 
     @kernel
-    def attend(query, keys, values, blocks, rows, block_starts, first_keys, end_keys, scaling, output, lse):
-        num_groups = keys.shape[0]
-        for work in prange(rows.shape[0] * num_groups):
-            entry, group = work // num_groups, work % num_groups
-            row, start = rows[entry], block_starts[entry]
-            first, end = first_keys[entry], end_keys[entry]
-            first_block, end_block = first // block_size, (end + block_size - 1) // block_size
-            group_offset = group * keys.shape[1]
-            scores = np.empty((repeats, end), np.float32)
-            bits = scores.view(np.int32)
-            for b in range(first_block, end_block):
-                block = blocks[start + b]
-                ahead = (group_offset + blocks[start + min(b + 1, end_block - 1)]) * (block_size * head_dim)
-                for slot in range(max(first - b * block_size, 0), min(end - b * block_size, block_size)):
-                    for line in range(0, head_dim, _LINE):
-                        prefetch(keys, ahead + slot * head_dim + line)
-                    for r in range(repeats):
-                        score = _f32(0)
-                        for d in range(head_dim):
-                            score += query[row, group * repeats + r, d] * keys[group, block, slot, d]
-                        scores[r, b * block_size + slot] = score * scaling
-            result = np.empty((repeats, value_dim), np.float32)
-            for r in range(repeats):
-                head = group * repeats + r
-                earlier = lse[row, head]
-                top = earlier
-                for key in range(first, end):
-                    top = max(top, scores[r, key])
-                total = _f32(0)
-                for key in range(first, end):
-                    mantissa, exponent = exp_parts(scores[r, key] - top)
-                    bits[r, key] = power_of_two_bits(exponent)
-                    scores[r, key] *= mantissa
-                    total += scores[r, key]
-                kept = _f32(np.exp(earlier - top))
-                total += kept
-                for key in range(first, end):
-                    scores[r, key] /= total
-                kept /= total
-                for d in range(value_dim):
-                    result[r, d] = output[row, head, d] * kept
-                lse[row, head] = top + _f32(np.log(total))
-            for b in range(first_block, end_block):
-                block = blocks[start + b]
-                ahead = (group_offset + blocks[start + min(b + 1, end_block - 1)]) * (block_size * value_dim)
-                for slot in range(max(first - b * block_size, 0), min(end - b * block_size, block_size)):
-                    for line in range(0, value_dim, _LINE):
-                        prefetch(values, ahead + slot * value_dim + line)
-                    for r in range(repeats):
-                        weight = scores[r, b * block_size + slot]
-                        for d in range(value_dim):
-                            result[r, d] += weight * values[group, block, slot, d]
-            for r in range(repeats):
-                for d in range(value_dim):
-                    output[row, group * repeats + r, d] = result[r, d]
+    def attend(
+        query, keys, values, blocks, block_starts, row_starts, rows, firsts, ends, tasks, scaling, softcap, output, lse
+    ):
+        num_groups, num_heads = keys.shape[0], query.shape[1]
+        for work in prange(tasks.shape[0]):
+            run, group = tasks[work] // num_groups, tasks[work] % num_groups
+            run_blocks = blocks[block_starts[run] :]
+            begin, num_rows = row_starts[run], (row_starts[run + 1] - row_starts[run]) * repeats
+            longest = greatest(ends, begin, row_starts[run + 1])
+            width = ((longest + block_size - 1) // block_size + 1) * block_size  # one block to spare
+            scores = np.empty((_TILE, width), np.float32)
+            places, factors = np.empty(_TILE, np.int64), np.empty(_TILE, np.float32)
+            for tile in range(0, num_rows, _TILE):
+                first, end = longest, 0
+                for t in range(_TILE):  # the last tile repeats its last row
+                    row = min(tile + t, num_rows - 1)
+                    first, end = min(first, firsts[begin + row // repeats]), max(end, ends[begin + row // repeats])
+                    places[t] = rows[begin + row // repeats] * num_heads + group * repeats + row % repeats
+                first_block, end_block = first // block_size, (end + block_size - 1) // block_size
+                score_tile(query, keys, run_blocks, places, group, first_block, end_block, scaling, tile == 0, scores)
+                num_own = min(_TILE, num_rows - tile)
+                for t in range(num_own):
+                    j = begin + (tile + t) // repeats
+                    place = places[t] // num_heads, places[t] % num_heads
+                    if softcap > 0:
+                        for key in range(firsts[j], ends[j]):
+                            scores[t, key] = softcap * np.tanh(scores[t, key] / softcap)
+                    top, total = softmax(scores[t], firsts[j], ends[j], first_block * block_size, end_block * block_size, lse[place])
+                    earlier = _f32(np.exp(lse[place] - top))
+                    factors[t] = _f32(1) / (earlier + total)
+                    lse[place] = top + _f32(np.log(earlier + total))
+                    for d in range(value_dim):
+                        output[place[0], place[1], d] *= earlier * factors[t]
+                add_values(scores, values, run_blocks, places, group, first_block, end_block, factors, num_own, tile == 0, output)
 
     return attend
 
 
-@kernel
-def pack_queries(query, rows, packed):
-    """Gather rows [n] of query [T, H, dim] into packed [G, n * repeats, dim], the heads of one group beside each other."""
-    num_groups, _, dim = packed.shape
-    repeats = query.shape[1] // num_groups
-    for i in prange(rows.shape[0]):
-        for head in range(query.shape[1]):
-            group, place = head // repeats, i * repeats + head % repeats
-            for d in range(dim):
-                packed[group, place, d] = query[rows[i], head, d]
+def _make_softmax(block_size: int) -> Callable[..., tuple[float, float]]:
+    width = widest(block_size)
+    v = vectors(width)
+    load, store, zero, add, maximum, exp_minus = v.load, v.store, v.zero, v.add, v.maximum, v.exp_minus
+
+    @function
+    def softmax(scores, first, end, start, stop, earlier):
+        """Unnormalised, in place on scores[first:end]; the rest of scores[start:stop] becomes 0. Both are whole blocks.
+
+        -> (maximum of the scores and `earlier`, sum of the weights)
+        """
+        scores[start:first] = -np.inf
+        scores[end:stop] = -np.inf
+        lanes = np.empty(width, np.float32)
+        lanes[:] = earlier
+        best = load(lanes, 0)
+        for key in range(start, stop, width):
+            best = maximum(load(scores, key), best)
+        store(lanes, 0, best)
+        top = lanes.max()
+        total = zero()
+        for key in range(start, stop, width):
+            weight = exp_minus(load(scores, key), top)
+            store(scores, key, weight)
+            total = add(total, weight)
+        store(lanes, 0, total)
+        return top, lanes.sum()
+
+    return softmax
 
 
-@kernel
-def merge(partial, partial_lse, rows, output, lse):
-    """Merge partial results [G, n * repeats, value_dim] and their log-sum-exps [G, n * repeats] into those of `rows` [n].
+def _make_score_tile(head_dim: int, block_size: int) -> Callable[..., None]:
+    width = widest(block_size)
+    v = vectors(width)
+    load, store, splat, zero, scale, fma = v.load, v.store, v.splat, v.zero, v.scale, v.fma
+    block = head_dim * block_size
 
-    output [T, H, value_dim], lse [T, H]; a row is in `rows` once at most, and its partial result covers at least one key.
-    """
-    num_groups, value_dim = partial.shape[0], partial.shape[2]
-    repeats = partial.shape[1] // rows.shape[0]
-    for i in prange(rows.shape[0]):
-        for head in range(num_groups * repeats):
-            group, place = head // repeats, i * repeats + head % repeats
-            new, old = partial_lse[group, place], lse[rows[i], head]
-            top = max(new, old)
-            kept, added = np.exp(old - top), np.exp(new - top)
-            total = kept + added
-            kept, added = kept / total, added / total
-            for d in range(value_dim):
-                output[rows[i], head, d] = output[rows[i], head, d] * kept + partial[group, place, d] * added
-            lse[rows[i], head] = top + np.log(total)
+    @function
+    def score_tile(query, keys, blocks, places, group, first_block, end_block, scaling, is_first, scores):
+        """Scores of four query rows with the keys of two blocks at a time: eight sums in flight hide the processor's latency."""
+        base, row = group * keys.shape[1], scores.shape[1]
+        q0, q1, q2, q3 = places[0] * head_dim, places[1] * head_dim, places[2] * head_dim, places[3] * head_dim
+        for b in range(first_block, end_block, 2):
+            here = (base + blocks[b]) * block
+            beside = (base + blocks[min(b + 1, end_block - 1)]) * block
+            if is_first:  # later tiles find the keys in the processor's cache
+                for ahead in range(b + 2, min(b + 4, end_block)):
+                    for line in range(0, block, _LINE):
+                        prefetch(keys, (base + blocks[ahead]) * block + line)
+            for slot in range(0, block_size, width):
+                a0, a1, a2, a3 = zero(), zero(), zero(), zero()
+                b0, b1, b2, b3 = zero(), zero(), zero(), zero()
+                for d in range(head_dim):
+                    key, other = load(keys, here + d * block_size + slot), load(keys, beside + d * block_size + slot)
+                    x = splat(query, q0 + d)
+                    a0, b0 = fma(x, key, a0), fma(x, other, b0)
+                    x = splat(query, q1 + d)
+                    a1, b1 = fma(x, key, a1), fma(x, other, b1)
+                    x = splat(query, q2 + d)
+                    a2, b2 = fma(x, key, a2), fma(x, other, b2)
+                    x = splat(query, q3 + d)
+                    a3, b3 = fma(x, key, a3), fma(x, other, b3)
+                at = b * block_size + slot
+                store(scores, at, scale(a0, scaling))
+                store(scores, at + row, scale(a1, scaling))
+                store(scores, at + 2 * row, scale(a2, scaling))
+                store(scores, at + 3 * row, scale(a3, scaling))
+                at += block_size
+                store(scores, at, scale(b0, scaling))
+                store(scores, at + row, scale(b1, scaling))
+                store(scores, at + 2 * row, scale(b2, scaling))
+                store(scores, at + 3 * row, scale(b3, scaling))
+
+    return score_tile
+
+
+def _make_add_values(value_dim: int, block_size: int) -> Callable[..., None]:
+    width = widest(value_dim)
+    v = vectors(width)
+    load, store, splat, zero, fma = v.load, v.store, v.splat, v.zero, v.fma
+    block, step = value_dim * block_size, 4 * width
+    num_by_four = value_dim // step * step
+
+    @function
+    def add(output, at, a, b, c, d, factors, t):
+        factor = splat(factors, t)
+        store(output, at, fma(a, factor, load(output, at)))
+        store(output, at + width, fma(b, factor, load(output, at + width)))
+        store(output, at + 2 * width, fma(c, factor, load(output, at + 2 * width)))
+        store(output, at + 3 * width, fma(d, factor, load(output, at + 3 * width)))
+
+    @function
+    def add_values(scores, values, blocks, places, group, first_block, end_block, factors, num_own, is_first, output):
+        """Add the values of all keys, weighted with the scores and the row's factor, to the rows of `output`."""
+        base, row = group * values.shape[1], scores.shape[1]
+        for column in range(0, num_by_four, step):
+            a0, a1, a2, a3 = zero(), zero(), zero(), zero()
+            b0, b1, b2, b3 = zero(), zero(), zero(), zero()
+            c0, c1, c2, c3 = zero(), zero(), zero(), zero()
+            d0, d1, d2, d3 = zero(), zero(), zero(), zero()
+            for b in range(first_block, end_block):
+                here, at = (base + blocks[b]) * block + column, b * block_size
+                if is_first and b + 1 < end_block:
+                    for line in range(0, block, _LINE):
+                        prefetch(values, (base + blocks[b + 1]) * block + line)
+                for slot in range(block_size):
+                    v0, v1 = load(values, here), load(values, here + width)
+                    v2, v3 = load(values, here + 2 * width), load(values, here + 3 * width)
+                    x = splat(scores, at + slot)
+                    a0, a1, a2, a3 = fma(x, v0, a0), fma(x, v1, a1), fma(x, v2, a2), fma(x, v3, a3)
+                    x = splat(scores, at + slot + row)
+                    b0, b1, b2, b3 = fma(x, v0, b0), fma(x, v1, b1), fma(x, v2, b2), fma(x, v3, b3)
+                    x = splat(scores, at + slot + 2 * row)
+                    c0, c1, c2, c3 = fma(x, v0, c0), fma(x, v1, c1), fma(x, v2, c2), fma(x, v3, c3)
+                    x = splat(scores, at + slot + 3 * row)
+                    d0, d1, d2, d3 = fma(x, v0, d0), fma(x, v1, d1), fma(x, v2, d2), fma(x, v3, d3)
+                    here += value_dim
+            add(output, places[0] * value_dim + column, a0, a1, a2, a3, factors, 0)
+            if num_own > 1:
+                add(output, places[1] * value_dim + column, b0, b1, b2, b3, factors, 1)
+            if num_own > 2:
+                add(output, places[2] * value_dim + column, c0, c1, c2, c3, factors, 2)
+            if num_own > 3:
+                add(output, places[3] * value_dim + column, d0, d1, d2, d3, factors, 3)
+        for column in range(num_by_four, value_dim, width):
+            for t in range(num_own):
+                total = zero()
+                for b in range(first_block, end_block):
+                    here = (base + blocks[b]) * block + column
+                    for slot in range(block_size):
+                        x = splat(scores, t * row + b * block_size + slot)
+                        total = fma(x, load(values, here + slot * value_dim), total)
+                at = places[t] * value_dim + column
+                store(output, at, fma(total, splat(factors, t), load(output, at)))
+
+    return add_values

@@ -3,25 +3,25 @@
 import numpy as np
 from numba import prange
 
-from batchpaged.kernels.cpu.jit import exp_parts, kernel, power_of_two_bits
+from batchpaged.kernels.cpu.jit import exp_parts, greatest, kernel, power_of_two_bits
 
 _f32 = np.float32
 _RUN = 1024
 
 
 @kernel
-def silu_multiply(gate, up, output):
-    """output = gate / (1 + exp(-gate)) * up, all [T, dim]; output may be gate."""
-    num_rows, dim = gate.shape
+def silu_multiply(gate_up, output):
+    """output = gate / (1 + exp(-gate)) * up: gate_up [T, 2 * dim] holds both, one after the other; output [T, dim]."""
+    num_rows, dim = output.shape
     for row in prange(num_rows):
         bits = np.empty(dim, np.int32)
         mantissas, powers = np.empty(dim, np.float32), bits.view(np.float32)
         for d in range(dim):
-            mantissa, exponent = exp_parts(min(-gate[row, d], _f32(88.0)))
+            mantissa, exponent = exp_parts(min(-gate_up[row, d], _f32(88.0)))
             bits[d] = power_of_two_bits(exponent)
             mantissas[d] = mantissa
         for d in range(dim):
-            output[row, d] = gate[row, d] * up[row, d] / (_f32(1.0) + mantissas[d] * powers[d])
+            output[row, d] = gate_up[row, d] * gate_up[row, dim + d] / (_f32(1.0) + mantissas[d] * powers[d])
 
 
 @kernel
@@ -64,9 +64,7 @@ def argmax(x, output):
         best, best_start = x[row, 0], 0
         for start in range(0, dim, _RUN):
             end = min(start + _RUN, dim)
-            top = x[row, start]
-            for d in range(start, end):
-                top = max(top, x[row, d])
+            top = greatest(x[row], start, end)
             if top > best:
                 best, best_start = top, start
         found = best_start

@@ -6,7 +6,7 @@ from batchpaged.attention.sharing import SharingRule
 from batchpaged.engine.step import SequenceStep, StepPlan
 
 # Shares runs of some size and leaves others to each query, so that both ways and their merge are met.
-MIXED = SharingRule(own_pair=1.0, shared_pair=0.2, shared_query=2.0, shared_run=40.0)
+MIXED = SharingRule(key=1.0, pair=0.1, query=1.0, run=20.0)
 
 
 def random_step(seed: int, block_size: int, max_blocks: int = 12, num_sequences: int = 7) -> tuple[StepPlan, int]:

@@ -48,9 +48,19 @@ def _backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(Case, "backend_and_rule", request.param)
 
 
-def make_backend(shapes: tuple[LayerShape, ...], num_blocks: int, dtype: torch.dtype) -> TorchAttention:
+def make_backend(shapes: tuple[LayerShape, ...], num_blocks: int, dtype: torch.dtype) -> TorchAttention | CpuAttention:
     backend, rule = Case.backend_and_rule
-    return backend(shapes, num_blocks, BLOCK_SIZE, dtype, rule=rule)
+    if backend is TorchAttention:
+        return TorchAttention(shapes, num_blocks, BLOCK_SIZE, dtype, rule=rule)
+    if dtype is not torch.float32:
+        pytest.skip("float32 only")
+    return CpuAttention(shapes, num_blocks, BLOCK_SIZE, rule)
+
+
+def cached_keys(backend: TorchAttention | CpuAttention, layer: int = 0) -> torch.Tensor:
+    """[G, num_blocks, block_size, head_dim], whatever the backend's own layout."""
+    keys = backend.keys[layer]
+    return keys.transpose(2, 3) if isinstance(backend, CpuAttention) else keys
 
 
 class Case:
@@ -85,7 +95,7 @@ class Case:
 
     def expected(self, params: AttentionParams = PLAIN) -> torch.Tensor:
         """To be asked after `attend`, which stores the step's own keys and values."""
-        keys, values = self.backend.keys[0].float(), self.backend.values[0].float()
+        keys, values = cached_keys(self.backend).float(), self.backend.values[0].float()
         return naive(self.plan, keys, values, self.query.float(), params)
 
 
@@ -168,7 +178,7 @@ def test_keys_and_values_are_stored_in_their_slots() -> None:
     case = Case(3)
     case.attend()
     for row, slot in enumerate(case.plan.slots):
-        assert torch.equal(case.backend.keys[0][:, slot // BLOCK_SIZE, slot % BLOCK_SIZE], case.key[:, row])
+        assert torch.equal(cached_keys(case.backend)[:, slot // BLOCK_SIZE, slot % BLOCK_SIZE], case.key[:, row])
         assert torch.equal(case.backend.values[0][:, slot // BLOCK_SIZE, slot % BLOCK_SIZE], case.value[:, row])
 
 
@@ -186,9 +196,9 @@ def test_layers_keep_their_keys_apart_and_may_differ_in_shape() -> None:
 
 def test_copies_read_all_sources_before_they_write() -> None:
     backend = Case(0, lambda seed, size: (random_step(seed, size)[0], 100)).backend
-    keys, values = backend.keys[0].clone(), backend.values[0].clone()
+    keys, values = cached_keys(backend).clone(), backend.values[0].clone()
     backend.copy((BlockCopy(0, 1, 3), BlockCopy(1, 2, 2), BlockCopy(3, 3, 2)))
-    for cache, before in ((backend.keys[0], keys), (backend.values[0], values)):
+    for cache, before in ((cached_keys(backend), keys), (backend.values[0], values)):
         assert torch.equal(cache[:, 1, :3], before[:, 0, :3])
         assert torch.equal(cache[:, 2, :2], before[:, 1, :2])
         assert torch.equal(cache[:, 1, 3:], before[:, 1, 3:])

@@ -76,9 +76,9 @@ def test_shared_runs_nest_in_levels() -> None:
 
 def test_a_run_too_short_to_pay_is_not_shared() -> None:
     """Its keys stay with whatever comes after them, in a longer run or alone."""
-    rule = SharingRule(own_pair=1.0, shared_pair=0.0, shared_query=0.0, shared_run=48.0)
+    rule = SharingRule(key=1.0, pair=0.0, query=0.0, run=40.0)
     tables = [(0, 1, 2, 3, 40 + i // 2, 50 + i) for i in range(4)]
-    items = plan_attention(decoding(tables, 21), 4, rule)  # 4 queries share 16 keys, and 2 of them 4 more
+    items = plan_attention(decoding(tables, 21), 4, rule)  # 4 sequences share 16 keys, and 2 of them 4 more
     assert sorted((item.blocks, len(item.query_indices)) for item in items) == [
         ((0, 1, 2, 3), 4), ((40, 50), 1), ((40, 51), 1), ((41, 52), 1), ((41, 53), 1)
     ]  # fmt: skip

@@ -9,6 +9,7 @@ from transformers import PreTrainedModel
 
 from batchpaged.attention.cpu import CpuAttention
 from batchpaged.attention.interface import NAME, register
+from batchpaged.attention.reference import TorchAttention
 from batchpaged.engine.engine import Completion, Engine, EngineLimits, run_to_end
 from batchpaged.engine.model_runner import ModelRunner
 from batchpaged.engine.sampling_params import SamplingParams
@@ -38,7 +39,10 @@ def build_engine(model: PreTrainedModel, limits: Limits, eos: frozenset[int] = f
     register()
     model.config._attn_implementation = NAME
     layers = tuple(layer.shape for layer in attention_layers(model))
-    backend = CpuAttention(layers, limits.num_blocks, limits.block_size, model.dtype)
+    if model.dtype is torch.float32:
+        backend = CpuAttention(layers, limits.num_blocks, limits.block_size)
+    else:
+        backend = TorchAttention(layers, limits.num_blocks, limits.block_size, model.dtype)
     return Engine(ModelRunner(model, backend), limits.engine_limits(), StopCheck(tiny_tokenizer(), eos), b"tests")
 
 

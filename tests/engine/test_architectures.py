@@ -124,9 +124,8 @@ def test_a_second_round_is_served_from_the_cache() -> None:
 
 def test_a_mistake_in_attention_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without its window a model generates other tokens: prompts and weights are sensitive enough to tell."""
-    firsts, wide = cpu._Narrow.firsts, cpu._wide
-    monkeypatch.setattr(cpu._Narrow, "firsts", lambda self, window: firsts(self, None))
-    monkeypatch.setattr(cpu, "_wide", lambda runs, window, repeats: wide(runs, None, repeats))
+    level = cpu._level
+    monkeypatch.setattr(cpu, "_level", lambda items, num_groups, window: level(items, num_groups, None))
     outputs, _ = generate("mistral", Limits())
     with pytest.raises(AssertionError):
         reference("mistral").check([output.token_ids for output in outputs])
