@@ -64,13 +64,15 @@ def attend_runs(repeats: int, head_dim: int, value_dim: int, block_size: int) ->
                     if softcap > 0:
                         for key in range(firsts[j], ends[j]):
                             scores[t, key] = softcap * np.tanh(scores[t, key] / softcap)
-                    top, total = softmax(scores[t], firsts[j], ends[j], first_block * block_size, end_block * block_size, lse[place])
+                    span = first_block * block_size, end_block * block_size
+                    top, total = softmax(scores[t], firsts[j], ends[j], span[0], span[1], lse[place])
                     earlier = _f32(np.exp(lse[place] - top))
                     factors[t] = _f32(1) / (earlier + total)
                     lse[place] = top + _f32(np.log(earlier + total))
                     for d in range(value_dim):
                         output[place[0], place[1], d] *= earlier * factors[t]
-                add_values(scores, values, run_blocks, places, group, first_block, end_block, factors, num_own, tile == 0, output)
+                span = first_block, end_block
+                add_values(scores, values, run_blocks, places, group, span, factors, num_own, tile == 0, output)
 
     return attend
 
@@ -167,8 +169,9 @@ def _make_add_values(value_dim: int, block_size: int) -> Callable[..., None]:
         store(output, at + 3 * width, fma(d, factor, load(output, at + 3 * width)))
 
     @function
-    def add_values(scores, values, blocks, places, group, first_block, end_block, factors, num_own, is_first, output):
+    def add_values(scores, values, blocks, places, group, span, factors, num_own, is_first, output):
         """Add the values of all keys, weighted with the scores and the row's factor, to the rows of `output`."""
+        first_block, end_block = span
         base, row = group * values.shape[1], scores.shape[1]
         for column in range(0, num_by_four, step):
             a0, a1, a2, a3 = zero(), zero(), zero(), zero()
