@@ -194,6 +194,15 @@ def test_the_prefix_cache_page_shows_what_its_example_prints():
     assert "\n".join(shown) == f"{printed}\n"
 
 
+def test_the_eviction_comparison_shows_what_the_page_says():
+    example = runpy.run_path(str(DOCS / "examples" / "eviction_comparison.py"))
+    prompts, count = example["rag_prompts"](200, 20), example["num_prefilled_tokens"]
+    unique = example["num_unique_tokens"](sorted(prompts))
+    num_blocks = unique // 4 // example["BLOCK_SIZE"]
+    assert count(sorted(prompts), num_blocks, 16, True) == unique
+    assert unique < count(prompts, num_blocks, 16, True) < count(prompts, num_blocks, 16, False)
+
+
 def test_the_prefix_cache_page_gives_the_plan_s_figures():
     import pyarrow as pa
 
