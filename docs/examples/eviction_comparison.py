@@ -79,7 +79,7 @@ def compare(prompts: Prompts, max_sequences: int) -> None:
     shuffled = random.Random(1).sample(prompts, len(prompts))
     orders = {"shuffled": shuffled, "sorted": sorted(prompts)}
     print(f"{len(prompts)} rows, {num_prompt} prompt tokens, {unique} unique; reuse_efficiency by blocks in the cache")
-    print(f"{'':22}" + "".join(f"{order + policy:>18}" for order in orders for policy in (", LRU", ", next use")))
+    print(f"{'':22}" + "".join(f"{order + policy:>20}" for order in orders for policy in (", LRU", ", next use")))
     for share in (0.0, *SHARES):
         num_blocks = max(smallest, int(share * unique / BLOCK_SIZE))
         name = f"{num_blocks} ({share:.0%})" if share else f"{num_blocks} (longest row)"
@@ -88,7 +88,7 @@ def compare(prompts: Prompts, max_sequences: int) -> None:
             for rows in orders.values()
             for is_exact in (False, True)
         ]
-        print(f"{name:22}" + "".join(f"{result:18.5f}" for result in results), flush=True)
+        print(f"{name:22}" + "".join(f"{result:20.5f}" for result in results), flush=True)
 
 
 if __name__ == "__main__":
