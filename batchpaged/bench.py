@@ -4,13 +4,16 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from batchpaged.engine.build import build_engine, choose_device, default_num_threads
 from batchpaged.engine.engine import Completion
 from batchpaged.engine.sampling_params import SamplingParams
+from batchpaged.engine.sequence import common_prefix_length
 from batchpaged.errors import InputError
-from batchpaged.planner import count_parameters, planned_prompts
+from batchpaged.planner import model_cost, planned_prompts
+from batchpaged.planning.cost import floor_flops
 from batchpaged.prepare import Prepared
 from batchpaged.run.progress import Progress, ProgressReporter
 
@@ -25,7 +28,7 @@ class BenchResult:
     load_seconds: float
     seconds: float  # of inference
     matmul_flops: float  # measured, per second
-    floor_seconds: float  # matrix products of unique prompt tokens and completions at that rate, attention not counted
+    floor_seconds: float  # unique prompt tokens and completions, attention included, at that rate
     mean_running: float  # sequences per step
 
     @property
@@ -46,7 +49,7 @@ class BenchResult:
         yield f"completion tokens/s {self.num_completion_tokens / self.seconds:.1f}"
         yield f"sequences per step  {self.mean_running:.1f}"
         yield f"matrix products     {self.matmul_flops / 1e9:.0f} GFLOP/s measured"
-        yield f"floor               {self.floor_seconds:.2f} s, matrix products alone"
+        yield f"floor               {self.floor_seconds:.2f} s for unique prompt tokens and completions, attention included"
         yield f"efficiency          {self.efficiency:.3f}  (floor / inference)"
 
 
@@ -60,6 +63,7 @@ def bench_prepared(prepared: Prepared, max_tokens: int, reporter: ProgressReport
     pipeline = prepared.pipeline
     device = choose_device(pipeline.engine.device, 0)
     engine = build_engine(prepared.model, pipeline.model, pipeline.engine, device, "bench", default_num_threads(1))
+    rate = measure_matmul_flops()
     loaded = time.perf_counter()
     params = SamplingParams(max_tokens=max_tokens, ignore_eos=True)
     for i, ids in enumerate(prompts):
@@ -72,10 +76,9 @@ def bench_prepared(prepared: Prepared, max_tokens: int, reporter: ProgressReport
         reporter.update(Progress("infer", len(completions), len(prompts), "rows"))
     seconds = time.perf_counter() - loaded
     engine.scheduler.check()
-    rate = measure_matmul_flops()
-    num_layer, num_head = count_parameters(prepared.config)
+    rate = max(rate, measure_matmul_flops())
     num_completion = sum(len(c.token_ids) for c in completions)
-    flops = 2.0 * num_layer * (summary.num_unique_tokens + num_completion - len(prompts)) + 2.0 * num_head * num_completion
+    flops = _floor_flops(prompts, max_tokens, prepared)
     return BenchResult(
         num_rows=len(prompts),
         num_prompt_tokens=summary.num_prompt_tokens,
@@ -88,6 +91,13 @@ def bench_prepared(prepared: Prepared, max_tokens: int, reporter: ProgressReport
         floor_seconds=flops / rate,
         mean_running=num_running / engine.num_steps,
     )
+
+
+def _floor_flops(prompts: list[list[int]], max_tokens: int, prepared: Prepared) -> float:
+    """`prompts` in planned order."""
+    arrays = [np.asarray(prompt) for prompt in prompts]
+    num_shared = [0, *(common_prefix_length(a, b) for a, b in zip(arrays[:-1], arrays[1:], strict=True))]
+    return floor_flops(np.array([len(a) for a in arrays]), np.array(num_shared), max_tokens, model_cost(prepared)[0])
 
 
 def measure_matmul_flops(size: int = 1536, seconds: float = 0.5) -> float:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 NUM_FAILED_SHOWN = 10
 # Share of the matrix-product peak that a whole run reaches on a CPU, as measured (docs/benchmarks.md).
-EFFICIENCY = 0.5
+EFFICIENCY = 0.65
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class PlanReport:
 def plan_prepared(prepared: Prepared, reporter: ProgressReporter) -> PlanReport:
     pipeline, engine = prepared.pipeline, prepared.pipeline.engine
     reorder = count_here(pipeline, prepared.source, reporter)
-    cost, device = _model_cost(prepared)
+    cost, device = model_cost(prepared)
     with TemporaryDirectory(prefix="batchpaged-plan-") as folder:
         files = tokenise(prepared, Path(folder), reorder, reporter)
         summary, _ = preview_plan(files, _subfolder(folder, "work"), plan_settings(pipeline, cost, num_workers=1))
@@ -113,12 +113,12 @@ def _failed_rows(files: Sequence[Path]) -> Iterator[tuple[str, str]]:
 def known_model_cost(prepared: Prepared) -> ModelCost | None:
     """For cutting units: None where the model cannot be built without weights, which must not stop a run."""
     try:
-        return _model_cost(prepared)[0]
+        return model_cost(prepared)[0]
     except Exception:  # model classes are transformers' own, and can raise anything
         return None
 
 
-def _model_cost(prepared: Prepared) -> tuple[ModelCost, str]:
+def model_cost(prepared: Prepared) -> tuple[ModelCost, str]:
     from batchpaged.engine.build import choose_device
     from batchpaged.models.kv_shape import layer_shapes
     from batchpaged.models.load import resolve_dtype

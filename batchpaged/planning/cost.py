@@ -60,3 +60,18 @@ def cost_model(model: ModelCost | None, num_decode_tokens: float, is_greedy: boo
 def expected_decode_tokens(max_tokens: int, is_forced: bool) -> float:
     """Before any completion is known: all of `max_tokens` if its end is ignored, else half, as the scheduler guesses."""
     return float(max_tokens) if is_forced else max_tokens / 2
+
+
+def floor_flops(num_tokens: np.ndarray, num_shared: np.ndarray, num_generated: int, cost: ModelCost) -> float:
+    """Operations without which no program computes these prompts and `num_generated` tokens after each.
+
+    Every shared token is computed once, and each token attends to all before it. A completion's first token comes from
+    the prompt's last one, so the layers decode one token fewer than the output head gives.
+    """
+    rows = len(num_tokens)
+    head = cost.flops_per_decode_token - cost.flops_per_prefill_token
+    num_layer_tokens = float((num_tokens - num_shared).sum()) + rows * (num_generated - 1)
+    n, start, decoded = num_tokens.astype(float), num_shared.astype(float), float(num_generated - 1)
+    num_pairs = (n * (n + 1) - start * (start + 1)) / 2 + decoded * n + decoded * (decoded + 1) / 2
+    matrix_products = num_layer_tokens * cost.flops_per_prefill_token + rows * num_generated * head
+    return matrix_products + float(num_pairs.sum()) * cost.flops_per_context_token
