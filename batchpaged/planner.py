@@ -163,7 +163,7 @@ def _kv_bytes_available(engine: EngineConfig, bytes_per_token: int, device: str)
 def _seconds(flops: float, device: str) -> tuple[float | None, str]:
     if device != "cpu":
         return None, "no estimate for a GPU yet"
-    from batchpaged.bench import measure_matmul_flops
+    from batchpaged.bench import measure_matmul_rate
 
-    rate = measure_matmul_flops()
+    rate = measure_matmul_rate().sustained
     return flops / (rate * EFFICIENCY), f"if every completion takes max_tokens; {rate / 1e9:.0f} GFLOP/s measured here"
