@@ -9,10 +9,10 @@ from collections.abc import Callable
 from functools import lru_cache
 
 import numpy as np
-from numba import prange
+from numba import literally, prange
 
 from batchpaged.kernels.cpu.jit import function, greatest, kernel, prefetch
-from batchpaged.kernels.cpu.simd import vectors, widest
+from batchpaged.kernels.cpu.simd import add, exp_minus, fma, load, maximum, scale, splat, store, widest, zero
 
 _f32 = np.float32
 _LINE = 16  # float32 values in a cache line
@@ -32,9 +32,7 @@ def attend_runs(repeats: int, head_dim: int, value_dim: int, block_size: int) ->
     query saw in earlier calls is in `output` and `lse` (0 and -inf at first), and this is merged into it. In one call a
     row may be in one run only. softcap 0: none. All integers are int64.
     """
-    score_tile = _make_score_tile(head_dim, block_size)
-    softmax = _make_softmax(block_size)
-    add_values = _make_add_values(value_dim, block_size)
+    key_width, value_width = widest(block_size), widest(value_dim)
 
     @kernel
     def attend(
@@ -46,8 +44,8 @@ def attend_runs(repeats: int, head_dim: int, value_dim: int, block_size: int) ->
             run_blocks = blocks[block_starts[run] :]
             begin, num_rows = row_starts[run], (row_starts[run + 1] - row_starts[run]) * repeats
             longest = greatest(ends, begin, row_starts[run + 1])
-            width = ((longest + block_size - 1) // block_size + 1) * block_size  # one block to spare
-            scores = np.empty((_TILE, width), np.float32)
+            most = ((longest + block_size - 1) // block_size + 1) * block_size  # one block to spare
+            scores = np.empty((_TILE, most), np.float32)
             places, factors = np.empty(_TILE, np.int64), np.empty(_TILE, np.float32)
             for tile in range(0, num_rows, _TILE):
                 first, end = longest, 0
@@ -56,7 +54,11 @@ def attend_runs(repeats: int, head_dim: int, value_dim: int, block_size: int) ->
                     first, end = min(first, firsts[begin + row // repeats]), max(end, ends[begin + row // repeats])
                     places[t] = rows[begin + row // repeats] * num_heads + group * repeats + row % repeats
                 first_block, end_block = first // block_size, (end + block_size - 1) // block_size
-                score_tile(query, keys, run_blocks, places, group, first_block, end_block, scaling, tile == 0, scores)
+                span = first_block, end_block
+                is_first = tile == 0
+                _score_tile(
+                    query, keys, run_blocks, places, group, span, scaling, is_first, scores, head_dim, block_size, key_width
+                )
                 num_own = min(_TILE, num_rows - tile)
                 for t in range(num_own):
                     j = begin + (tile + t) // repeats
@@ -64,153 +66,143 @@ def attend_runs(repeats: int, head_dim: int, value_dim: int, block_size: int) ->
                     if softcap > 0:
                         for key in range(firsts[j], ends[j]):
                             scores[t, key] = softcap * np.tanh(scores[t, key] / softcap)
-                    span = first_block * block_size, end_block * block_size
-                    top, total = softmax(scores[t], firsts[j], ends[j], span[0], span[1], lse[place])
+                    start, stop = first_block * block_size, end_block * block_size
+                    top, total = _softmax(scores[t], firsts[j], ends[j], start, stop, lse[place], key_width)
                     earlier = _f32(np.exp(lse[place] - top))
                     factors[t] = _f32(1) / (earlier + total)
                     lse[place] = top + _f32(np.log(earlier + total))
                     for d in range(value_dim):
                         output[place[0], place[1], d] *= earlier * factors[t]
-                span = first_block, end_block
-                add_values(scores, values, run_blocks, places, group, span, factors, num_own, tile == 0, output)
+                _add_values(
+                    scores, values, run_blocks, places, group, span, factors, num_own, is_first, output,
+                    value_dim, block_size, value_width,
+                )  # fmt: skip
 
     return attend
 
 
-def _make_softmax(block_size: int) -> Callable[..., tuple[float, float]]:
-    width = widest(block_size)
-    v = vectors(width)
-    load, store, zero, add, maximum, exp_minus = v.load, v.store, v.zero, v.add, v.maximum, v.exp_minus
+@function
+def _softmax(scores, first, end, start, stop, earlier, width):
+    """Unnormalised, in place on scores[first:end]; the rest of scores[start:stop] becomes 0. Both are whole blocks.
 
-    @function
-    def softmax(scores, first, end, start, stop, earlier):
-        """Unnormalised, in place on scores[first:end]; the rest of scores[start:stop] becomes 0. Both are whole blocks.
-
-        -> (maximum of the scores and `earlier`, sum of the weights)
-        """
-        scores[start:first] = -np.inf
-        scores[end:stop] = -np.inf
-        lanes = np.empty(width, np.float32)
-        lanes[:] = earlier
-        best = load(lanes, 0)
-        for key in range(start, stop, width):
-            best = maximum(load(scores, key), best)
-        store(lanes, 0, best)
-        top = lanes.max()
-        total = zero()
-        for key in range(start, stop, width):
-            weight = exp_minus(load(scores, key), top)
-            store(scores, key, weight)
-            total = add(total, weight)
-        store(lanes, 0, total)
-        return top, lanes.sum()
-
-    return softmax
+    -> (maximum of the scores and `earlier`, sum of the weights)
+    """
+    literally(width)
+    scores[start:first] = -np.inf
+    scores[end:stop] = -np.inf
+    lanes = np.empty(width, np.float32)
+    lanes[:] = earlier
+    best = load(lanes, 0, width)
+    for key in range(start, stop, width):
+        best = maximum(load(scores, key, width), best)
+    store(lanes, 0, best)
+    top = lanes.max()
+    total = zero(width)
+    for key in range(start, stop, width):
+        weight = exp_minus(load(scores, key, width), top)
+        store(scores, key, weight)
+        total = add(total, weight)
+    store(lanes, 0, total)
+    return top, lanes.sum()
 
 
-def _make_score_tile(head_dim: int, block_size: int) -> Callable[..., None]:
-    width = widest(block_size)
-    v = vectors(width)
-    load, store, splat, zero, scale, fma = v.load, v.store, v.splat, v.zero, v.scale, v.fma
+@function
+def _score_tile(query, keys, blocks, places, group, span, scaling, is_first, scores, head_dim, block_size, width):
+    """Scores of four query rows with the keys of two blocks at a time: eight sums in flight hide the processor's latency."""
+    literally(head_dim), literally(block_size), literally(width)
+    first_block, end_block = span
     block = head_dim * block_size
-
-    @function
-    def score_tile(query, keys, blocks, places, group, first_block, end_block, scaling, is_first, scores):
-        """Scores of four query rows with the keys of two blocks at a time: eight sums in flight hide the processor's latency."""
-        base, row = group * keys.shape[1], scores.shape[1]
-        q0, q1, q2, q3 = places[0] * head_dim, places[1] * head_dim, places[2] * head_dim, places[3] * head_dim
-        for b in range(first_block, end_block, 2):
-            here = (base + blocks[b]) * block
-            beside = (base + blocks[min(b + 1, end_block - 1)]) * block
-            if is_first:  # later tiles find the keys in the processor's cache
-                for ahead in range(b + 2, min(b + 4, end_block)):
-                    for line in range(0, block, _LINE):
-                        prefetch(keys, (base + blocks[ahead]) * block + line)
-            for slot in range(0, block_size, width):
-                a0, a1, a2, a3 = zero(), zero(), zero(), zero()
-                b0, b1, b2, b3 = zero(), zero(), zero(), zero()
-                for d in range(head_dim):
-                    key, other = load(keys, here + d * block_size + slot), load(keys, beside + d * block_size + slot)
-                    x = splat(query, q0 + d)
-                    a0, b0 = fma(x, key, a0), fma(x, other, b0)
-                    x = splat(query, q1 + d)
-                    a1, b1 = fma(x, key, a1), fma(x, other, b1)
-                    x = splat(query, q2 + d)
-                    a2, b2 = fma(x, key, a2), fma(x, other, b2)
-                    x = splat(query, q3 + d)
-                    a3, b3 = fma(x, key, a3), fma(x, other, b3)
-                at = b * block_size + slot
-                store(scores, at, scale(a0, scaling))
-                store(scores, at + row, scale(a1, scaling))
-                store(scores, at + 2 * row, scale(a2, scaling))
-                store(scores, at + 3 * row, scale(a3, scaling))
-                at += block_size
-                store(scores, at, scale(b0, scaling))
-                store(scores, at + row, scale(b1, scaling))
-                store(scores, at + 2 * row, scale(b2, scaling))
-                store(scores, at + 3 * row, scale(b3, scaling))
-
-    return score_tile
+    base, row = group * keys.shape[1], scores.shape[1]
+    q0, q1, q2, q3 = places[0] * head_dim, places[1] * head_dim, places[2] * head_dim, places[3] * head_dim
+    for b in range(first_block, end_block, 2):
+        here = (base + blocks[b]) * block
+        beside = (base + blocks[min(b + 1, end_block - 1)]) * block
+        if is_first:  # later tiles find the keys in the processor's cache
+            for ahead in range(b + 2, min(b + 4, end_block)):
+                for line in range(0, block, _LINE):
+                    prefetch(keys, (base + blocks[ahead]) * block + line)
+        for slot in range(0, block_size, width):
+            a0, a1, a2, a3 = zero(width), zero(width), zero(width), zero(width)
+            b0, b1, b2, b3 = zero(width), zero(width), zero(width), zero(width)
+            for d in range(head_dim):
+                at = d * block_size + slot
+                key, other = load(keys, here + at, width), load(keys, beside + at, width)
+                x = splat(query, q0 + d, width)
+                a0, b0 = fma(x, key, a0), fma(x, other, b0)
+                x = splat(query, q1 + d, width)
+                a1, b1 = fma(x, key, a1), fma(x, other, b1)
+                x = splat(query, q2 + d, width)
+                a2, b2 = fma(x, key, a2), fma(x, other, b2)
+                x = splat(query, q3 + d, width)
+                a3, b3 = fma(x, key, a3), fma(x, other, b3)
+            at = b * block_size + slot
+            store(scores, at, scale(a0, scaling))
+            store(scores, at + row, scale(a1, scaling))
+            store(scores, at + 2 * row, scale(a2, scaling))
+            store(scores, at + 3 * row, scale(a3, scaling))
+            at += block_size
+            store(scores, at, scale(b0, scaling))
+            store(scores, at + row, scale(b1, scaling))
+            store(scores, at + 2 * row, scale(b2, scaling))
+            store(scores, at + 3 * row, scale(b3, scaling))
 
 
-def _make_add_values(value_dim: int, block_size: int) -> Callable[..., None]:
-    width = widest(value_dim)
-    v = vectors(width)
-    load, store, splat, zero, fma = v.load, v.store, v.splat, v.zero, v.fma
+@function
+def _add_four(output, at, a, b, c, d, factors, t, width):
+    literally(width)
+    factor = splat(factors, t, width)
+    store(output, at, fma(a, factor, load(output, at, width)))
+    store(output, at + width, fma(b, factor, load(output, at + width, width)))
+    store(output, at + 2 * width, fma(c, factor, load(output, at + 2 * width, width)))
+    store(output, at + 3 * width, fma(d, factor, load(output, at + 3 * width, width)))
+
+
+@function
+def _add_values(
+    scores, values, blocks, places, group, span, factors, num_own, is_first, output, value_dim, block_size, width
+):
+    """Add the values of all keys, weighted with the scores and the row's factor, to the rows of `output`."""
+    literally(value_dim), literally(block_size), literally(width)
+    first_block, end_block = span
     block, step = value_dim * block_size, 4 * width
-    num_by_four = value_dim // step * step
-
-    @function
-    def add(output, at, a, b, c, d, factors, t):
-        factor = splat(factors, t)
-        store(output, at, fma(a, factor, load(output, at)))
-        store(output, at + width, fma(b, factor, load(output, at + width)))
-        store(output, at + 2 * width, fma(c, factor, load(output, at + 2 * width)))
-        store(output, at + 3 * width, fma(d, factor, load(output, at + 3 * width)))
-
-    @function
-    def add_values(scores, values, blocks, places, group, span, factors, num_own, is_first, output):
-        """Add the values of all keys, weighted with the scores and the row's factor, to the rows of `output`."""
-        first_block, end_block = span
-        base, row = group * values.shape[1], scores.shape[1]
-        for column in range(0, num_by_four, step):
-            a0, a1, a2, a3 = zero(), zero(), zero(), zero()
-            b0, b1, b2, b3 = zero(), zero(), zero(), zero()
-            c0, c1, c2, c3 = zero(), zero(), zero(), zero()
-            d0, d1, d2, d3 = zero(), zero(), zero(), zero()
+    num_by_four = value_dim // step * step  # columns in groups of four vectors; the rest one by one
+    base, row = group * values.shape[1], scores.shape[1]
+    for column in range(0, num_by_four, step):
+        a0, a1, a2, a3 = zero(width), zero(width), zero(width), zero(width)
+        b0, b1, b2, b3 = zero(width), zero(width), zero(width), zero(width)
+        c0, c1, c2, c3 = zero(width), zero(width), zero(width), zero(width)
+        d0, d1, d2, d3 = zero(width), zero(width), zero(width), zero(width)
+        for b in range(first_block, end_block):
+            here, at = (base + blocks[b]) * block + column, b * block_size
+            if is_first and b + 1 < end_block:
+                for line in range(0, block, _LINE):
+                    prefetch(values, (base + blocks[b + 1]) * block + line)
+            for slot in range(block_size):
+                v0, v1 = load(values, here, width), load(values, here + width, width)
+                v2, v3 = load(values, here + 2 * width, width), load(values, here + 3 * width, width)
+                x = splat(scores, at + slot, width)
+                a0, a1, a2, a3 = fma(x, v0, a0), fma(x, v1, a1), fma(x, v2, a2), fma(x, v3, a3)
+                x = splat(scores, at + slot + row, width)
+                b0, b1, b2, b3 = fma(x, v0, b0), fma(x, v1, b1), fma(x, v2, b2), fma(x, v3, b3)
+                x = splat(scores, at + slot + 2 * row, width)
+                c0, c1, c2, c3 = fma(x, v0, c0), fma(x, v1, c1), fma(x, v2, c2), fma(x, v3, c3)
+                x = splat(scores, at + slot + 3 * row, width)
+                d0, d1, d2, d3 = fma(x, v0, d0), fma(x, v1, d1), fma(x, v2, d2), fma(x, v3, d3)
+                here += value_dim
+        _add_four(output, places[0] * value_dim + column, a0, a1, a2, a3, factors, 0, width)
+        if num_own > 1:
+            _add_four(output, places[1] * value_dim + column, b0, b1, b2, b3, factors, 1, width)
+        if num_own > 2:
+            _add_four(output, places[2] * value_dim + column, c0, c1, c2, c3, factors, 2, width)
+        if num_own > 3:
+            _add_four(output, places[3] * value_dim + column, d0, d1, d2, d3, factors, 3, width)
+    for column in range(num_by_four, value_dim, width):
+        for t in range(num_own):
+            total = zero(width)
             for b in range(first_block, end_block):
-                here, at = (base + blocks[b]) * block + column, b * block_size
-                if is_first and b + 1 < end_block:
-                    for line in range(0, block, _LINE):
-                        prefetch(values, (base + blocks[b + 1]) * block + line)
+                here = (base + blocks[b]) * block + column
                 for slot in range(block_size):
-                    v0, v1 = load(values, here), load(values, here + width)
-                    v2, v3 = load(values, here + 2 * width), load(values, here + 3 * width)
-                    x = splat(scores, at + slot)
-                    a0, a1, a2, a3 = fma(x, v0, a0), fma(x, v1, a1), fma(x, v2, a2), fma(x, v3, a3)
-                    x = splat(scores, at + slot + row)
-                    b0, b1, b2, b3 = fma(x, v0, b0), fma(x, v1, b1), fma(x, v2, b2), fma(x, v3, b3)
-                    x = splat(scores, at + slot + 2 * row)
-                    c0, c1, c2, c3 = fma(x, v0, c0), fma(x, v1, c1), fma(x, v2, c2), fma(x, v3, c3)
-                    x = splat(scores, at + slot + 3 * row)
-                    d0, d1, d2, d3 = fma(x, v0, d0), fma(x, v1, d1), fma(x, v2, d2), fma(x, v3, d3)
-                    here += value_dim
-            add(output, places[0] * value_dim + column, a0, a1, a2, a3, factors, 0)
-            if num_own > 1:
-                add(output, places[1] * value_dim + column, b0, b1, b2, b3, factors, 1)
-            if num_own > 2:
-                add(output, places[2] * value_dim + column, c0, c1, c2, c3, factors, 2)
-            if num_own > 3:
-                add(output, places[3] * value_dim + column, d0, d1, d2, d3, factors, 3)
-        for column in range(num_by_four, value_dim, width):
-            for t in range(num_own):
-                total = zero()
-                for b in range(first_block, end_block):
-                    here = (base + blocks[b]) * block + column
-                    for slot in range(block_size):
-                        x = splat(scores, t * row + b * block_size + slot)
-                        total = fma(x, load(values, here + slot * value_dim), total)
-                at = places[t] * value_dim + column
-                store(output, at, fma(total, splat(factors, t), load(output, at)))
-
-    return add_values
+                    x = splat(scores, t * row + b * block_size + slot, width)
+                    total = fma(x, load(values, here + slot * value_dim, width), total)
+            at = places[t] * value_dim + column
+            store(output, at, fma(total, splat(factors, t, width), load(output, at, width)))

@@ -1,11 +1,9 @@
 """Vectors of float32 as values in compiled kernels, for the few loops that the compiler does not vectorise well by itself.
 
-`vectors(width)` gives the operations for one width. The compiler splits vectors that are wider than the machine's.
+The compiler splits vectors that are wider than the machine's.
 """
 
 import math
-from functools import lru_cache
-from types import SimpleNamespace
 
 import llvmlite.ir as ir
 import numpy as np
@@ -37,97 +35,123 @@ def widest(size: int) -> int:
     return next(width for width in (16, 8, 4, 2, 1) if size % width == 0)
 
 
+def _kind(width: int) -> ir.VectorType:
+    return ir.VectorType(ir.FloatType(), width)
+
+
 def _pointer(context, builder, array_type, array, index, kind):
     data = context.make_array(array_type)(context, builder, array).data
     return builder.bitcast(builder.gep(data, [index]), kind.as_pointer())
 
 
-@lru_cache
-def vectors(width: int) -> SimpleNamespace:
-    """load(array, index), store(array, index, vector), splat(array, index), zero(), scale(vector, x), add(a, b),
-    maximum(a, b), fma(a, b, c) = a * b + c, exp_minus(vector, x) = exp(vector - x) for vectors of at most x.
+def _spread(builder, value, width):
+    undefined = ir.Constant(_kind(width), ir.Undefined)
+    first = builder.insert_element(undefined, value, ir.Constant(ir.IntType(32), 0))
+    zeros = ir.Constant(ir.VectorType(ir.IntType(32), width), [0] * width)
+    return builder.shuffle_vector(first, undefined, zeros)
 
-    Indices count the elements of a contiguous array flat.
-    """
-    vector = Vector(width)
-    kind = ir.VectorType(ir.FloatType(), width)
 
-    def spread(builder, value):
-        first = builder.insert_element(ir.Constant(kind, ir.Undefined), value, ir.Constant(ir.IntType(32), 0))
-        zeros = ir.Constant(ir.VectorType(ir.IntType(32), width), [0] * width)
-        return builder.shuffle_vector(first, ir.Constant(kind, ir.Undefined), zeros)
+def _is_literal(width) -> bool:
+    return isinstance(width, types.IntegerLiteral)
 
-    @intrinsic
-    def load(typing_context, array, index):
-        def generate(context, builder, signature, arguments):
-            return builder.load(_pointer(context, builder, signature.args[0], *arguments, kind), align=4)
 
-        return vector(array, index), generate
+@intrinsic(prefer_literal=True)
+def load(typing_context, array, index, width):
+    """`width` values from element `index`, counted flat, of a contiguous array. The width is a constant."""
+    if not _is_literal(width):
+        return None
+    vector = Vector(width.literal_value)
 
-    @intrinsic
-    def store(typing_context, array, index, value):
-        def generate(context, builder, signature, arguments):
-            pointer = _pointer(context, builder, signature.args[0], *arguments[:2], kind)
-            builder.store(arguments[2], pointer, align=4)
-            return context.get_dummy_value()
+    def generate(context, builder, signature, arguments):
+        pointer = _pointer(context, builder, signature.args[0], *arguments[:2], _kind(vector.width))
+        return builder.load(pointer, align=4)
 
-        return types.void(array, index, vector), generate
+    return vector(array, index, width), generate
 
-    @intrinsic
-    def splat(typing_context, array, index):
-        def generate(context, builder, signature, arguments):
-            pointer = _pointer(context, builder, signature.args[0], *arguments, ir.FloatType())
-            return spread(builder, builder.load(pointer))
 
-        return vector(array, index), generate
+@intrinsic(prefer_literal=True)
+def splat(typing_context, array, index, width):
+    """One value of a contiguous array, `width` times."""
+    if not _is_literal(width):
+        return None
+    vector = Vector(width.literal_value)
 
-    @intrinsic
-    def zero(typing_context):
-        def generate(context, builder, signature, arguments):
-            return ir.Constant(kind, [0.0] * width)
+    def generate(context, builder, signature, arguments):
+        value = builder.load(_pointer(context, builder, signature.args[0], *arguments[:2], ir.FloatType()))
+        return _spread(builder, value, vector.width)
 
-        return vector(), generate
+    return vector(array, index, width), generate
 
-    @intrinsic
-    def scale(typing_context, value, factor):
-        def generate(context, builder, signature, arguments):
-            return builder.fmul(arguments[0], spread(builder, arguments[1]))
 
-        return vector(vector, types.float32), generate
+@intrinsic(prefer_literal=True)
+def zero(typing_context, width):
+    if not _is_literal(width):
+        return None
+    vector = Vector(width.literal_value)
 
-    @intrinsic
-    def fma(typing_context, a, b, c):
-        def generate(context, builder, signature, arguments):
-            function_type = ir.FunctionType(kind, [kind] * 3)
-            function = cgutils.get_or_insert_function(builder.module, function_type, f"llvm.fma.v{width}f32")
-            return builder.call(function, arguments)
+    def generate(context, builder, signature, arguments):
+        return ir.Constant(_kind(vector.width), [0.0] * vector.width)
 
-        return vector(vector, vector, vector), generate
+    return vector(width), generate
 
-    @intrinsic
-    def add(typing_context, a, b):
-        def generate(context, builder, signature, arguments):
-            return builder.fadd(*arguments)
 
-        return vector(vector, vector), generate
+@intrinsic
+def store(typing_context, array, index, value):
+    """To element `index`, counted flat, of a contiguous array and those after it."""
 
-    @intrinsic
-    def maximum(typing_context, a, b):
-        def generate(context, builder, signature, arguments):
-            return builder.select(builder.fcmp_ordered(">", *arguments), *arguments)
+    def generate(context, builder, signature, arguments):
+        pointer = _pointer(context, builder, signature.args[0], *arguments[:2], _kind(value.width))
+        builder.store(arguments[2], pointer, align=4)
+        return context.get_dummy_value()
 
-        return vector(vector, vector), generate
+    return types.void(array, index, value), generate
 
-    @intrinsic
-    def exp_minus(typing_context, value, shift):
-        def generate(context, builder, signature, arguments):
-            return _exp(builder, builder.fsub(arguments[0], spread(builder, arguments[1])), kind, width)
 
-        return vector(vector, types.float32), generate
+@intrinsic
+def scale(typing_context, value, factor):
+    def generate(context, builder, signature, arguments):
+        return builder.fmul(arguments[0], _spread(builder, arguments[1], value.width))
 
-    return SimpleNamespace(
-        load=load, store=store, splat=splat, zero=zero, scale=scale, fma=fma, add=add, maximum=maximum, exp_minus=exp_minus
-    )
+    return value(value, types.float32), generate
+
+
+@intrinsic
+def fma(typing_context, a, b, c):
+    """a * b + c"""
+
+    def generate(context, builder, signature, arguments):
+        function_type = ir.FunctionType(_kind(a.width), [_kind(a.width)] * 3)
+        function = cgutils.get_or_insert_function(builder.module, function_type, f"llvm.fma.v{a.width}f32")
+        return builder.call(function, arguments)
+
+    return a(a, a, a), generate
+
+
+@intrinsic
+def add(typing_context, a, b):
+    def generate(context, builder, signature, arguments):
+        return builder.fadd(*arguments)
+
+    return a(a, a), generate
+
+
+@intrinsic
+def maximum(typing_context, a, b):
+    def generate(context, builder, signature, arguments):
+        return builder.select(builder.fcmp_ordered(">", *arguments), *arguments)
+
+    return a(a, a), generate
+
+
+@intrinsic
+def exp_minus(typing_context, value, shift):
+    """exp(value - shift), for values of at most `shift`."""
+
+    def generate(context, builder, signature, arguments):
+        difference = builder.fsub(arguments[0], _spread(builder, arguments[1], value.width))
+        return _exp(builder, difference, _kind(value.width), value.width)
+
+    return value(value, types.float32), generate
 
 
 def _exp(builder, x, kind, width):
