@@ -14,6 +14,7 @@ from batchpaged.prepare import PipelineLike, prepare, read_pipeline
 from batchpaged.run.directory import RunDirectory
 from batchpaged.run.progress import NullReporter, ProgressReporter
 from batchpaged.runner import RunResult, run_pipeline
+from batchpaged.simulation.request import SimulationRequest
 
 if TYPE_CHECKING:
     from batchpaged.bench import BenchResult
@@ -65,11 +66,15 @@ def plan(
     *,
     overrides: Sequence[str] = (),
     limit: int | None = None,
+    simulate: SimulationRequest | None = None,
     reporter: ProgressReporter | None = None,
 ) -> PlanReport:
-    """What a run would take: rows, tokens, sharing, memory, time. Computes no completion and writes nothing."""
+    """What a run would take: rows, tokens, sharing, memory, time. Computes no completion and writes nothing.
+
+    With `simulate` also what it would come to on so many workers.
+    """
     reporter = reporter or NullReporter()
-    return plan_prepared(prepare(read_pipeline(pipeline, overrides, limit), reporter.note), reporter)
+    return plan_prepared(prepare(read_pipeline(pipeline, overrides, limit), reporter.note), reporter, simulate)
 
 
 def validate(pipeline: PipelineLike, *, overrides: Sequence[str] = ()) -> Validation:

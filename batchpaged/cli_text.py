@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from batchpaged.config.sizes import format_bytes
 from batchpaged.report import formatting as fmt
+from batchpaged.simulation.text import simulation_lines
 from batchpaged.report.diagnosis import diagnosis_lines
 
 if TYPE_CHECKING:
@@ -39,7 +40,8 @@ def plan_lines(plan: "PlanReport") -> list[str]:
         ("KV memory", _memory(plan.kv_bytes_needed, plan.kv_bytes_available)),
         ("Estimated time", _estimate(plan)),
     ]
-    return [*_aligned(facts), *diagnosis_lines(plan.diagnosis), *_failed_lines(plan)]
+    simulated = simulation_lines(plan.simulation) if plan.simulation else ()
+    return [*_aligned(facts), *diagnosis_lines(plan.diagnosis), *_failed_lines(plan), *simulated]
 
 
 def _rows(plan: "PlanReport") -> str:

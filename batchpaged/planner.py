@@ -23,6 +23,10 @@ from batchpaged.planning.planner import make_plan, preview_plan
 from batchpaged.planning.summary import PlanSummary
 from batchpaged.prepare import Prepared
 from batchpaged.run.progress import Progress, ProgressReporter
+from batchpaged.simulation.plan_replay import Worker, simulate_plan
+from batchpaged.simulation.prompts import read_prompts
+from batchpaged.simulation.request import SimulationRequest
+from batchpaged.simulation.result import Simulation
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
@@ -42,27 +46,38 @@ class PlanReport:
     estimated_seconds: float | None
     estimate_note: str
     diagnosis: Diagnosis  # why prefixes miss
+    simulation: Simulation | None = None  # if one was asked for
 
 
-def plan_prepared(prepared: Prepared, reporter: ProgressReporter) -> PlanReport:
+def plan_prepared(
+    prepared: Prepared, reporter: ProgressReporter, request: SimulationRequest | None = None
+) -> PlanReport:
     pipeline, engine = prepared.pipeline, prepared.pipeline.engine
     reorder = count_here(pipeline, prepared.source, reporter)
     cost, device = model_cost(prepared)
     with TemporaryDirectory(prefix="batchpaged-plan-") as folder:
         files = tokenise(prepared, Path(folder), reorder, reporter)
-        summary, _ = preview_plan(files, _subfolder(folder, "work"), plan_settings(pipeline, cost, num_workers=1))
+        settings = plan_settings(pipeline, cost, num_workers=1)
+        work, run = _subfolder(folder, "work"), _subfolder(folder, "run")
+        summary = make_plan(files, work, run, settings) if request else preview_plan(files, work, settings)[0]
+        prompts = read_prompts(run, request.num_rows) if request else ()
         failed_rows = tuple(islice(_failed_rows(files), NUM_FAILED_SHOWN))
     needs = estimate(summary, cost, pipeline.sampling.max_tokens, engine.max_sequences)
-    seconds, note = _seconds(needs.flops, device)
+    worker = Worker(cost, _kv_bytes_available(engine, cost.kv_bytes_per_token, device), _flops_per_second(device))
+    seconds, note = _seconds(needs.flops, worker.flops_per_second)
+    num_planned = summary.num_rows - summary.num_failed
     return PlanReport(
         summary=summary,
         num_failed_rows=summary.num_failed,
         failed_rows=failed_rows,
         kv_bytes_needed=needs.kv_bytes_needed,
-        kv_bytes_available=_kv_bytes_available(engine, cost.kv_bytes_per_token, device),
+        kv_bytes_available=worker.kv_bytes,
         estimated_seconds=seconds,
         estimate_note=note,
         diagnosis=_diagnose(prepared, reorder),
+        simulation=simulate_plan(prompts, num_planned, pipeline, settings.cost, worker, request, reporter)
+        if prompts
+        else None,
     )
 
 
@@ -160,10 +175,16 @@ def _kv_bytes_available(engine: EngineConfig, bytes_per_token: int, device: str)
     return kv_cache_bytes(engine.kv_cache, device)
 
 
-def _seconds(flops: float, device: str) -> tuple[float | None, str]:
+def _flops_per_second(device: str) -> float | None:
+    """That a whole run reaches; None where it is not known."""
     if device != "cpu":
-        return None, "no estimate for a GPU yet"
+        return None
     from batchpaged.bench import measure_matmul_rate
 
-    rate = measure_matmul_rate().sustained
-    return flops / (rate * EFFICIENCY), f"if every completion takes max_tokens; {rate / 1e9:.0f} GFLOP/s measured here"
+    return measure_matmul_rate().sustained * EFFICIENCY
+
+
+def _seconds(flops: float, rate: float | None) -> tuple[float | None, str]:
+    if rate is None:
+        return None, "no estimate for a GPU yet"
+    return flops / rate, f"if every completion takes max_tokens; {rate / EFFICIENCY / 1e9:.0f} GFLOP/s measured here"

@@ -31,6 +31,7 @@ def plan():
         kv_bytes_available=2 << 30,
         estimated_seconds=192.0,
         estimate_note="at the speed of this CPU",
+        simulation=None,
         diagnosis=Diagnosis((), 1219, 1219, None, None),
     )
 

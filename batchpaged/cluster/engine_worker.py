@@ -9,12 +9,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from batchpaged.cluster.fan_out import equal_runs, fanned_out
+from batchpaged.cluster.unit_ranges import OpenRows
 from batchpaged.engine.engine import Completion, Engine
 from batchpaged.engine.sampling_params import SamplingParams
 from batchpaged.engine.sequence import TokenCounts
 from batchpaged.errors import RowError, UnfinishedError
 
 SAMPLE_SECONDS = 1.0  # between two samples of the timeline
+# Between those, word goes out whenever so much of the batch has ended, so that more units are sent in time.
+REPORTS_PER_BATCH = 8
+REPORT_SECONDS = 0.1  # but no more often than this
 
 Sample = dict[str, float | int | str]
 
@@ -66,6 +70,8 @@ class EngineWorker:
     _samples: list[Sample] = field(default_factory=list)
     _fanned_out: TokenCounts = field(default_factory=TokenCounts)  # of rows that got another row's completion
     _num_rows_done: int = 0
+    _num_rows_told: int = 0  # of these, as last emitted
+    _told_at: float = 0.0  # time.monotonic()
     _num_units: int = 0
     _load_seconds: float = 0.0
 
@@ -123,6 +129,8 @@ class EngineWorker:
             if time.monotonic() >= next_sample:
                 next_sample = time.monotonic() + SAMPLE_SECONDS
                 self._sample()
+            elif self._has_news():
+                self._tell(self._measure())
             self._take_units(wait=False)
         self._engine.scheduler.check()
         self._sample()
@@ -204,8 +212,13 @@ class EngineWorker:
         }
 
     def _sample(self) -> None:
+        sample = self._measure()
+        self._samples.append(sample)
+        self._tell(sample)
+
+    def _measure(self) -> Sample:
         engine = self._engine
-        sample: Sample = {
+        return {
             "time": time.time(),
             "worker": self.name,
             **self._token_sums(),
@@ -214,8 +227,29 @@ class EngineWorker:
             "num_waiting": len(engine.scheduler.waiting),
             "num_preemptions": engine.scheduler.num_preemptions,
         }
-        self._samples.append(sample)
-        self.emit({**sample, "session": self.session, "num_rows_done": self._num_rows_done})
+
+    def _has_news(self) -> bool:
+        num_ended = self._num_rows_done - self._num_rows_told
+        is_time = time.monotonic() >= self._told_at + REPORT_SECONDS
+        return is_time and num_ended * REPORTS_PER_BATCH >= max(1, len(self._engine.scheduler.running))
+
+    def _tell(self, sample: Sample) -> None:
+        self._num_rows_told, self._told_at = self._num_rows_done, time.monotonic()
+        open_rows = self._open_rows()
+        self.emit(
+            {
+                **sample,
+                "session": self.session,
+                "num_rows_done": self._num_rows_done,
+                "num_begun": open_rows.num_begun,
+                "num_ended": open_rows.num_ended,
+            }
+        )
+
+    def _open_rows(self) -> OpenRows:
+        num_rows = sum(len(unit.rows) for unit in self._units.values())
+        num_open = sum(unit.num_open for unit in self._units.values())
+        return OpenRows(num_rows - len(self._engine.scheduler.waiting), num_rows - num_open)
 
     def _end(self, error: BaseException) -> None:
         with self._lock:

@@ -14,15 +14,16 @@
 
 Every task checks first whether its result is on disk already, so that Dask may run any of them again. Units are handed
 out a few at a time: each worker owns a contiguous range, so that neighbours share its cache, and a worker that runs out
-takes the far half of the longest range left.
+takes the far half of the range that costs most (see unit_ranges.py).
 """
 
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import CancelledError
 from typing import Any
 
-from distributed import Client, Future, TimeoutError, as_completed, wait
+from distributed import Client, Future, as_completed
 from distributed.scheduler import KilledWorker
 
 from batchpaged.cluster.count_tasks import count_part, load_reorder, merge_parts
@@ -30,18 +31,18 @@ from batchpaged.cluster.infer_tasks import infer_unit, start_engine, stop_engine
 from batchpaged.cluster.job import Job
 from batchpaged.cluster.progress_tracker import ProgressTracker
 from batchpaged.cluster.prompt_tasks import plan_run, plan_step, tokenise_part
-from batchpaged.cluster.unit_ranges import UnitRanges
+from batchpaged.cluster.unit_ranges import Batch, CompletionSum, UnitRanges
 from batchpaged.cluster.worker_slots import WorkerSlots
 from batchpaged.dataset.sink import assemble
 from batchpaged.errors import BatchpagedError, UnfinishedError
-from batchpaged.planning.cost import ModelCost
+from batchpaged.planning.cost import ModelCost, expected_decode_tokens
 from batchpaged.planning.plan_file import has_plan, read_plan
 from batchpaged.planning.planner import Each
 from batchpaged.planning.summary import PlanSummary
 from batchpaged.run.progress import Progress, ProgressReporter
 
-MIN_UNITS_IN_FLIGHT = 2
-POLL_SECONDS = 0.5
+POLL_SECONDS = 0.5  # how long a display may stand still
+SETTLE_SECONDS = 0.02  # news that come together are taken in together
 NO_WORKER_SECONDS = 300.0  # how long a cluster may be without any
 
 
@@ -172,15 +173,15 @@ class _Inference:
         done, num_damaged = job.directory.finished_units(summary.num_units)
         self._note_earlier_work(len(done), num_damaged, summary.num_units)
         self._tracker = ProgressTracker(summary, job.pipeline.sampling.max_tokens, list(done.values()))
-        self._ranges = UnitRanges([unit for unit in range(summary.num_units) if unit not in done], job.num_workers)
+        self._ranges = _unit_ranges(job, done)
         self._num_units = summary.num_units
         self._sent: dict[str, int] = {}  # by address of a worker: the unit sent to it last
-        self._running: dict[Future, int] = {}  # future -> slot of the worker it was sent to
-        self._depth = self._choose_depth(summary)
+        self._running: dict[Future, int] = {}  # future -> its unit
+        self._news = threading.Event()  # a unit is done, or a worker says how far it is
         self._last_worker_seen = time.monotonic()
 
     def run(self) -> None:
-        self._client.subscribe_topic(self._job.topic, lambda event: self._tracker.on_sample(event[1]))
+        self._client.subscribe_topic(self._job.topic, self._on_sample)
         try:
             while self._ranges.num_left or self._running:
                 self._look_for_workers()
@@ -196,17 +197,15 @@ class _Inference:
         if num_damaged:
             self._reporter.note(f"{num_damaged} units were damaged on disk and are computed again")
 
-    def _choose_depth(self, summary: PlanSummary) -> int:
-        """Units in flight per worker: enough rows to fill the batch twice, within the worker's threads."""
-        rows_per_unit = max(1, summary.num_rows // max(1, summary.num_units))
-        wanted = -(-2 * self._job.pipeline.engine.max_sequences // rows_per_unit) + 1
-        num_threads = (worker["nthreads"] for worker in _worker_facts(self._client).values())
-        return max(MIN_UNITS_IN_FLIGHT, min(wanted, *num_threads))
+    def _on_sample(self, event: tuple[float, dict[str, Any]]) -> None:
+        self._tracker.on_sample(event[1])
+        self._news.set()
 
     def _look_for_workers(self) -> None:
         num_lost = self._slots.update(workers(self._client))
         if num_lost:
             self._reporter.note(f"{num_lost} worker{'s' * (num_lost > 1)} lost; unfinished units are computed again")
+        self._ranges.attend(self._slots.addresses)
         now = time.monotonic()
         if self._slots.addresses:
             self._last_worker_seen = now
@@ -215,38 +214,41 @@ class _Inference:
 
     def _hand_out(self) -> None:
         for slot, address in self._slots.addresses.items():
-            while sum(s == slot for s in self._running.values()) < self._depth:
-                unit = self._ranges.take(slot)
-                if unit is None:
-                    return
-                self._running[self._submit(unit, address)] = slot
+            self._ranges.report(slot, self._tracker.open_rows(self._slots.name(slot)))
+            for unit in self._ranges.hand_out(slot):
+                self._running[self._submit(unit, address)] = unit
                 self._sent[address] = unit
 
     def _submit(self, unit: int, address: str) -> Future:
         # Should the worker die, Dask runs the unit on another one.
-        return self._client.submit(
+        future = self._client.submit(
             infer_unit, self._job_future, unit, self._num_units, self._sent.get(address),
             key=f"infer-{self._job.sitting}-{unit:06}",
             workers=[address], allow_other_workers=True, priority=-unit,
         )  # fmt: skip
+        future.add_done_callback(lambda _: self._news.set())
+        return future
 
     def _take_in(self) -> None:
-        _wait_for_any(list(self._running))
+        self._wait_for_news()
         _raise_failures(self._engines, "loading the model")
         for future in [future for future in self._running if future.done()]:
-            del self._running[future]
-            self._tracker.on_unit(_result(future, "inference"))
+            unit, facts = self._running.pop(future), _result(future, "inference")
+            self._tracker.on_unit(facts)
+            self._ranges.finish(unit, CompletionSum(**facts["completions"]))
+
+    def _wait_for_news(self) -> None:
+        if self._news.wait(POLL_SECONDS):
+            time.sleep(SETTLE_SECONDS)
+        self._news.clear()
 
 
-def _wait_for_any(futures: list[Future]) -> None:
-    """Until one is done, but never longer than a display may stand still."""
-    if not futures:
-        time.sleep(POLL_SECONDS)
-        return
-    try:
-        wait(futures, timeout=POLL_SECONDS, return_when="FIRST_COMPLETED")
-    except (TimeoutError, CancelledError):  # what was cancelled says so when its result is taken
-        pass
+def _unit_ranges(job: Job, done: Collection[int]) -> UnitRanges:
+    """`done`: units that are not to be computed."""
+    units = [unit for unit in read_plan(job.directory.path)[1] if unit.index not in done]
+    engine, sampling = job.pipeline.engine, job.pipeline.sampling
+    first_guess = expected_decode_tokens(sampling.max_tokens, sampling.ignore_eos)
+    return UnitRanges(units, job.num_workers, first_guess, Batch(engine.max_sequences, engine.max_batch_tokens))
 
 
 # --- assemble ---

@@ -69,6 +69,7 @@ def infer_unit(job: Job, unit: int, num_units: int, after: int | None) -> dict[s
     path = job.directory.unit_file(unit)
     with _turns.turn(job.sitting, unit, after):
         task = None if path.exists() else _begin(job, unit, num_units)
+    secede()  # to wait for the engine takes no thread from other units
     facts = read_unit_facts(path) if task is None else _finish(job, unit, task)
     return {key: value for key, value in facts.items() if key != "timeline"}
 
@@ -102,6 +103,7 @@ def _finish(job: Job, unit: int, task: _UnitTask) -> dict[str, Any]:
     outcomes, facts = _outcomes(task)
     pairs = zip((prompt["token_ids"] for prompt in task.prompts), outcomes, strict=True)
     facts |= {"unit": unit, "sitting": job.sitting, "num_rows": len(task.prompts)}
+    facts["completions"] = _completion_sum(outcomes)
     facts["reuse"] = unit_reuse(pairs, task.before, job.pipeline.engine.prefix_cache)
     job.check_is_current()
     rows = [result_row(*pair) for pair in zip(task.prompts, outcomes, strict=True)]
@@ -117,3 +119,9 @@ def _outcomes(task: _UnitTask) -> tuple[list[Completion | str | None], dict[str,
     computed = iter(outcome.rows)
     outcomes = [None if prompt["token_ids"] is None else next(computed) for prompt in task.prompts]
     return outcomes, dict(outcome.facts)
+
+
+def _completion_sum(outcomes: list[Completion | str | None]) -> dict[str, int]:
+    """As CompletionSum."""
+    lengths = [len(outcome.token_ids) for outcome in outcomes if isinstance(outcome, Completion)]
+    return {"num_rows": len(lengths), "num_tokens": sum(lengths)}

@@ -19,7 +19,7 @@ from batchpaged.cluster.remote import remote_client
 from batchpaged.config import ClusterConfig
 from batchpaged.errors import ClusterError
 
-# Tasks that wait for the engine hold a thread each; so many units can be in flight on a local worker.
+# Of a local worker. Tasks that wait for the engine hold none.
 THREADS_PER_WORKER = 10
 
 

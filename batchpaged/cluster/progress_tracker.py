@@ -6,12 +6,14 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from batchpaged.cluster.unit_ranges import OpenRows
 from batchpaged.planning.cost import DECODE_WEIGHT
 from batchpaged.planning.summary import PlanSummary
 from batchpaged.run.progress import Progress
 from batchpaged.run.unit_file import last_of_each_session
 
 WINDOW_SECONDS = 15.0  # over which rates are taken
+HISTORY_SECONDS = 0.5  # samples come more often
 
 _COUNTERS = ("num_prefilled_tokens", "num_cached_tokens", "num_completion_tokens")
 _ROWS = "num_rows_done"
@@ -58,9 +60,16 @@ class ProgressTracker:
         with self._lock:
             self._sampled[sample["worker"]] = sample
             now = self._clock()
-            self._history.append((now, self._totals()))
+            if not self._history or now - self._history[-1][0] >= HISTORY_SECONDS:
+                self._history.append((now, self._totals()))
             while len(self._history) > 2 and now - self._history[0][0] > WINDOW_SECONDS:
                 self._history.popleft()
+
+    def open_rows(self, worker: str) -> OpenRows:
+        """As the worker's last sample says."""
+        with self._lock:
+            sample = self._sampled.get(worker)
+        return OpenRows(sample["num_begun"], sample["num_ended"]) if sample else OpenRows(0, 0)
 
     def _totals(self) -> dict[str, int]:
         live = {sample["session"]: sample for sample in self._sampled.values()}

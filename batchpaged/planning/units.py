@@ -11,7 +11,7 @@ from batchpaged.planning.order import Order
 MIN_ROWS = 16
 MAX_ROWS = 512  # on average
 ROW_LIMIT = 4  # times the average: the most rows of a unit, however little they cost
-UNITS_PER_WORKER = 8  # enough to even out workers and to lose little on a crash
+UNITS_PER_WORKER = 32  # enough to even out workers, and to lose little on a crash
 WINDOW = 0.25  # of a unit's cost: how far a cut may move to a cheaper place
 
 

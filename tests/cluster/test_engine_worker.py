@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from batchpaged.cluster import engine_worker
 from batchpaged.cluster.current_engine import CurrentEngine
 from batchpaged.cluster.engine_worker import EngineWorker, UnitRow
 from batchpaged.engine.engine import Completion
@@ -243,3 +244,14 @@ def test_an_ended_sitting_has_no_engine_any_more():
     for sitting in ("a", "b"):
         with pytest.raises(UnfinishedError):
             current.of(sitting, lambda: start(FakeEngine()))
+
+
+def test_word_of_ended_rows_goes_out_before_their_unit_is_done(monkeypatch):
+    monkeypatch.setattr(engine_worker, "REPORT_SECONDS", 0.0)
+    samples = []
+    worker = start(FakeEngine(), samples)
+    outcome = worker.submit(unit(9, 1, 1)).result(SECONDS)
+    told = [(sample["num_begun"], sample["num_ended"]) for sample in samples]
+    assert (3, 1) in told and (3, 2) in told  # nothing waits in this engine's queue: all three have begun
+    assert told[-1] == (0, 0)
+    assert len(outcome.facts["timeline"]) < len(samples)  # which is kept for good

@@ -7,9 +7,12 @@ import pytest
 from distributed.scheduler import KilledWorker
 
 from batchpaged.cluster import graph
-from batchpaged.cluster.unit_ranges import UnitRanges
+from batchpaged.cluster.unit_ranges import Batch, OpenRows, UnitRanges
 from batchpaged.cluster.worker_slots import WorkerSlots
 from batchpaged.errors import ModelError, UnfinishedError
+from batchpaged.planning.units import Unit
+
+ROWS_PER_UNIT = 8
 
 
 class Result:
@@ -49,12 +52,20 @@ class Inference(graph._Inference):
 
     def __init__(self, num_units, num_slots, depth):
         self.workers, self.sent, self.notes, self.finished = {}, [], [], []
-        self._ranges, self._slots = UnitRanges(range(num_units), num_slots), WorkerSlots(num_slots)
-        self._running, self._sent, self._depth, self._engines = {}, {}, depth, []
+        units = [Unit(i, i * ROWS_PER_UNIT, (i + 1) * ROWS_PER_UNIT, 100.0, 50, 0) for i in range(num_units)]
+        batch = Batch(max_sequences=int(depth * ROWS_PER_UNIT / 1.25), max_tokens=10_000)
+        self._ranges, self._slots = UnitRanges(units, num_slots, 1.0, batch), WorkerSlots(num_slots)
+        self._running, self._sent, self._engines = {}, {}, []
         self._client = SimpleNamespace(scheduler_info=lambda n_workers: {"workers": self.workers})
         self._reporter = SimpleNamespace(note=self.notes.append)
-        self._tracker = SimpleNamespace(on_unit=self.finished.append)
+        self.open_rows = {}
+        self._tracker = SimpleNamespace(
+            on_unit=self.finished.append, open_rows=lambda worker: self.open_rows.get(worker, OpenRows(0, 0))
+        )
         self._last_worker_seen = graph.time.monotonic()
+
+    def _wait_for_news(self):
+        pass
 
     def _submit(self, unit, address):
         self.sent.append((unit, address))
@@ -76,30 +87,34 @@ class FakeFuture:
         return self.is_done
 
     def result(self):
-        return {"unit": self.unit}
-
-
-@pytest.fixture
-def no_wait(monkeypatch):
-    monkeypatch.setattr(graph, "_wait_for_any", lambda futures: None)
+        return {"unit": self.unit, "completions": {"num_rows": ROWS_PER_UNIT, "num_tokens": ROWS_PER_UNIT}}
 
 
 def named(**names):
     return {address: {"name": name} for address, name in names.items()}
 
 
-def test_neighbours_go_to_the_same_worker_a_few_at_a_time(no_wait):
-    inference = Inference(num_units=8, num_slots=2, depth=2)
+def test_neighbours_go_to_the_same_worker_a_few_at_a_time():
+    inference = Inference(num_units=16, num_slots=2, depth=2)
     inference.workers = named(a="0", b="1")
     inference.tick()
-    assert inference.sent == [(0, "a"), (1, "a"), (4, "b"), (5, "b")]
-    inference.tick(0, 5)
+    assert inference.sent == [(0, "a"), (1, "a"), (8, "b"), (9, "b")]
+    inference.tick(0, 9)
     inference.tick()
-    assert inference.sent[4:] == [(2, "a"), (6, "b")]
-    assert inference.finished == [{"unit": 0}, {"unit": 5}]
+    assert inference.sent[4:] == [(2, "a"), (10, "b")]
+    assert [facts["unit"] for facts in inference.finished] == [0, 9]
 
 
-def test_a_lost_worker_is_noted_once_and_its_range_waits_for_the_next(no_wait):
+def test_a_worker_that_has_ended_rows_of_units_in_flight_is_sent_more():
+    inference = Inference(num_units=8, num_slots=1, depth=2)
+    inference.workers = named(a="0")
+    inference.tick()
+    inference.open_rows = {"0": OpenRows(num_begun=16, num_ended=ROWS_PER_UNIT)}
+    inference.tick()
+    assert inference.sent == [(0, "a"), (1, "a"), (2, "a")]
+
+
+def test_a_lost_worker_is_noted_once_and_its_range_waits_for_the_next():
     inference = Inference(num_units=8, num_slots=2, depth=1)
     inference.workers = named(a="0", b="1")
     inference.tick()
@@ -112,7 +127,7 @@ def test_a_lost_worker_is_noted_once_and_its_range_waits_for_the_next(no_wait):
     assert inference.sent == [(0, "a"), (4, "b"), (1, "c"), (5, "b")]
 
 
-def test_a_cluster_that_stays_without_workers_ends_the_run(no_wait, monkeypatch):
+def test_a_cluster_that_stays_without_workers_ends_the_run(monkeypatch):
     inference = Inference(num_units=8, num_slots=1, depth=1)
     inference.workers = named(a="0")
     inference.tick()

@@ -1,6 +1,7 @@
 import pytest
 
 from batchpaged.cluster.progress_tracker import ProgressTracker
+from batchpaged.cluster.unit_ranges import OpenRows
 from batchpaged.planning.summary import PlanSummary
 
 SUMMARY = PlanSummary(
@@ -121,3 +122,21 @@ def test_all_units_make_all_rows(clock):
     for _ in range(5):
         t.on_unit(unit(20))
     assert t.progress().num_done == 100 and t.progress().is_complete
+
+
+def test_open_rows_are_those_of_the_workers_last_sample(clock):
+    t = tracker(clock)
+    assert t.open_rows("0") == OpenRows(0, 0)
+    t.on_sample({**sample(3, worker="0"), "num_begun": 5, "num_ended": 2})
+    t.on_sample({**sample(4, worker="1"), "num_begun": 9, "num_ended": 9})
+    t.on_sample({**sample(4, worker="0"), "num_begun": 6, "num_ended": 3})
+    assert (t.open_rows("0"), t.open_rows("1")) == (OpenRows(6, 3), OpenRows(9, 9))
+
+
+def test_samples_in_quick_succession_do_not_make_rates(clock):
+    t = tracker(clock)
+    for tenth in range(100):
+        clock.now = tenth / 10
+        t.on_sample(sample(0, prefilled=10 * tenth))
+    assert len(t._history) == 20
+    assert t.progress().prefill_tokens_per_s == pytest.approx(100.0)

@@ -1,0 +1,1 @@
+"""Replays a plan through the real scheduler, block pool and prefix cache, without a model, in virtual time."""
