@@ -16,6 +16,7 @@ from batchpaged.kernels.cpu.simd import add, exp_minus, fma, load, maximum, scal
 
 _f32 = np.float32
 _LINE = 16  # float32 values in a cache line
+_AHEAD = 4  # blocks: how far ahead memory is asked for keys and values
 _TILE = 4  # query rows that are computed side by side: their sums fit into the processor's registers
 
 
@@ -56,6 +57,8 @@ def attend_runs(repeats: int, head_dim: int, value_dim: int, block_size: int) ->
                 first_block, end_block = first // block_size, (end + block_size - 1) // block_size
                 span = first_block, end_block
                 is_first = tile == 0
+                if is_first:
+                    _prefetch_values(values, run_blocks, group, span)
                 _score_tile(
                     query, keys, run_blocks, places, group, span, scaling, is_first, scores, head_dim, block_size, key_width
                 )
@@ -79,6 +82,15 @@ def attend_runs(repeats: int, head_dim: int, value_dim: int, block_size: int) ->
                 )  # fmt: skip
 
     return attend
+
+
+@function
+def _prefetch_values(values, blocks, group, span):
+    """The first blocks of a run, which are wanted as soon as its scores are known."""
+    block = values.shape[2] * values.shape[3]
+    for b in range(span[0], min(span[0] + _AHEAD, span[1])):
+        for line in range(0, block, _LINE):
+            prefetch(values, (group * values.shape[1] + blocks[b]) * block + line)
 
 
 @function
@@ -118,7 +130,7 @@ def _score_tile(query, keys, blocks, places, group, span, scaling, is_first, sco
         here = (base + blocks[b]) * block
         beside = (base + blocks[min(b + 1, end_block - 1)]) * block
         if is_first:  # later tiles find the keys in the processor's cache
-            for ahead in range(b + 2, min(b + 4, end_block)):
+            for ahead in range(b + _AHEAD, min(b + _AHEAD + 2, end_block)):
                 for line in range(0, block, _LINE):
                     prefetch(keys, (base + blocks[ahead]) * block + line)
         for slot in range(0, block_size, width):
@@ -174,9 +186,9 @@ def _add_values(
         d0, d1, d2, d3 = zero(width), zero(width), zero(width), zero(width)
         for b in range(first_block, end_block):
             here, at = (base + blocks[b]) * block + column, b * block_size
-            if is_first and b + 1 < end_block:
+            if is_first and b + _AHEAD < end_block:
                 for line in range(0, block, _LINE):
-                    prefetch(values, (base + blocks[b + 1]) * block + line)
+                    prefetch(values, (base + blocks[b + _AHEAD]) * block + line)
             for slot in range(block_size):
                 v0, v1 = load(values, here, width), load(values, here + width, width)
                 v2, v3 = load(values, here + 2 * width, width), load(values, here + 3 * width, width)

@@ -3,10 +3,11 @@
 import numpy as np
 from numba import prange
 
-from batchpaged.kernels.cpu.jit import exp_parts, greatest, kernel, power_of_two_bits
+from batchpaged.kernels.cpu.jit import exp_parts, kernel, power_of_two_bits
+from batchpaged.kernels.cpu.simd import load, maximum, store
 
 _f32 = np.float32
-_RUN = 1024
+_RUN, _WIDTH = 1024, 16
 
 
 @kernel
@@ -55,16 +56,26 @@ def rotate(x, cosine, sine, output):
 
 @kernel
 def argmax(x, output):
-    """Index of the greatest value of each row, the first of equals: x [T, dim], output [T] int64.
+    """Index of the greatest value of each row, the first of equals: x [T, dim] without NaN, output [T] int64.
 
-    In runs of `_RUN` values: their maximum is found with vector instructions, and only the best run is searched.
+    In runs of `_RUN` values: vector instructions find their maximum, and only the best run is searched for its place.
     """
     num_rows, dim = x.shape
     for row in prange(num_rows):
+        lanes = np.empty(_WIDTH, np.float32)
         best, best_start = x[row, 0], 0
         for start in range(0, dim, _RUN):
             end = min(start + _RUN, dim)
-            top = greatest(x[row], start, end)
+            top = x[row, start]
+            if end - start == _RUN:
+                at = row * dim + start
+                a, b = load(x, at, _WIDTH), load(x, at + _WIDTH, _WIDTH)
+                for d in range(at + 2 * _WIDTH, at + _RUN, 2 * _WIDTH):
+                    a, b = maximum(load(x, d, _WIDTH), a), maximum(load(x, d + _WIDTH, _WIDTH), b)
+                store(lanes, 0, maximum(a, b))
+                top = lanes.max()
+            else:
+                top = x[row, start:end].max()
             if top > best:
                 best, best_start = top, start
         found = best_start
