@@ -19,7 +19,7 @@ def _host_features() -> str:
 numba.config.THREADING_LAYER_PRIORITY = ["omp", "tbb", "workqueue"]
 
 # By itself the compiler keeps to half of AVX-512, as was best on the first processors that had it.
-if "avx512f" in (numba.config.CPU_FEATURES or _host_features()):
+if "+avx512f" in (numba.config.CPU_FEATURES or _host_features()):
     numba.config.CPU_FEATURES = f"{numba.config.CPU_FEATURES or _host_features()},-prefer-256-bit"
 
 # What lets the compiler use vector instructions for sums. NaN and infinity keep their meaning.
@@ -37,7 +37,11 @@ def num_threads() -> int:
 
 def kernel(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile at the first call, with `prange` loops in parallel; the machine code is kept on disk for later runs."""
-    return numba.njit(parallel=True, fastmath=FAST, error_model="numpy", nogil=True, cache=True)(function)
+    options = {"parallel": True, "fastmath": FAST, "error_model": "numpy", "nogil": True}
+    try:
+        return numba.njit(**options, cache=True)(function)
+    except RuntimeError:  # no folder that machine code could be written to: every process compiles for itself
+        return numba.njit(**options)(function)
 
 
 def function(function: Callable[..., Any]) -> Callable[..., Any]:
