@@ -38,34 +38,39 @@ class SharingRule:
 ALWAYS = SharingRule(key=1.0, pair=0.0, query=0.0, run=0.0)
 NEVER = SharingRule(key=0.0, pair=0.0, query=0.0, run=1.0)
 
-# (groups, sequences in each, blocks of their common prefix): enough to tell the four costs apart.
-_STEPS = ((1, 32, 8), (1, 8, 64), (8, 4, 8), (8, 8, 32), (16, 2, 16))
-_BLOCK_SIZE = 16
+# (groups, sequences in each, tokens of their common prefix): enough to tell the four costs apart.
+_STEPS = ((1, 32, 128), (1, 8, 1024), (8, 4, 128), (8, 8, 512), (16, 2, 256))
 _NUM_TRIALS = 4
-MakeBackend = Callable[[int, int, SharingRule], AttentionBackend]  # (number of blocks, block size, rule), one layer
+MakeBackend = Callable[[int, SharingRule], AttentionBackend]  # (number of blocks, rule), one layer
+_Step = tuple[int, int, int]
 
 
-def measure_sharing(make: MakeBackend, shape: LayerShape, num_heads: int, dtype: torch.dtype, device: str) -> SharingRule:
+def measure_sharing(
+    make: MakeBackend, shape: LayerShape, num_heads: int, block_size: int, dtype: torch.dtype, device: str
+) -> SharingRule:
     """Time decode steps of one layer with and without sharing, and fit the costs to them. Takes some tenths of a second."""
 
-    def extra(step: tuple[int, int, int], rule: SharingRule) -> float:
+    def seconds(step: _Step, rule: SharingRule) -> float:
+        plan, num_blocks = _decode_step(*step, block_size)
+        return _seconds(make(num_blocks, rule), plan, shape, num_heads, dtype, device)
+
+    def extra(step: _Step, rule: SharingRule) -> float:
         """Seconds that the prefixes of a step take: beyond those of the same step without prefixes."""
-        with_prefix, without = (_seconds(make, rule, s, shape, num_heads, dtype, device) for s in (step, (*step[:2], 0)))
-        return max(with_prefix - without, 1e-9)
+        return max(seconds(step, rule) - seconds((*step[:2], 0), rule), 1e-9)
 
     alone = [([pairs, pairs, 0, 0], extra(step, NEVER)) for step in _STEPS for pairs in [_num_pairs(step)]]
     together = [
-        ([groups * blocks * _BLOCK_SIZE, _num_pairs(step), groups * members, groups], extra(step, ALWAYS))
+        ([groups * length, _num_pairs(step), groups * members, groups], extra(step, ALWAYS))
         for step in _STEPS
-        for groups, members, blocks in [step]
+        for groups, members, length in [step]
     ]
     terms, seconds = zip(*alone, *together, strict=True)
     return SharingRule(*_fit(np.array(terms, dtype=float), np.array(seconds)))
 
 
-def _num_pairs(step: tuple[int, int, int]) -> int:
-    groups, members, blocks = step
-    return groups * members * blocks * _BLOCK_SIZE
+def _num_pairs(step: _Step) -> int:
+    groups, members, length = step
+    return groups * members * length
 
 
 def _fit(terms: np.ndarray, seconds: np.ndarray) -> tuple[float, ...]:
@@ -81,17 +86,9 @@ def _fit(terms: np.ndarray, seconds: np.ndarray) -> tuple[float, ...]:
 
 
 def _seconds(
-    make: MakeBackend,
-    rule: SharingRule,
-    step: tuple[int, int, int],
-    shape: LayerShape,
-    num_heads: int,
-    dtype: torch.dtype,
-    device: str,
+    backend: AttentionBackend, plan: StepPlan, shape: LayerShape, num_heads: int, dtype: torch.dtype, device: str
 ) -> float:
-    """The best time of one layer's attention in a decode step, once for all layers' preparation."""
-    plan, num_blocks = _decode_step(*step)
-    backend = make(num_blocks, _BLOCK_SIZE, rule)
+    """The best time of one layer's attention in a step, without the preparation that all layers share."""
     query = torch.randn(num_heads, plan.num_tokens, shape.head_dim, dtype=dtype, device=device)
     key = torch.randn(shape.num_kv_heads, plan.num_tokens, shape.head_dim, dtype=dtype, device=device)
     value = torch.randn(shape.num_kv_heads, plan.num_tokens, shape.value_dim, dtype=dtype, device=device)
@@ -112,16 +109,18 @@ def _wait(device: str) -> None:
         torch.cuda.synchronize(device)
 
 
-def _decode_step(num_groups: int, num_members: int, num_prefix_blocks: int) -> tuple[StepPlan, int]:
-    """-> (groups of sequences with a common prefix and one block of their own, number of blocks)"""
+def _decode_step(num_groups: int, num_members: int, length: int, block_size: int) -> tuple[StepPlan, int]:
+    """-> (groups of sequences with `length` tokens in common and one block of their own, number of blocks)
+
+    `length` is a whole number of blocks.
+    """
     sequences, slots, next_block = [], [], 0
     for _ in range(num_groups):
-        prefix = tuple(range(next_block, next_block + num_prefix_blocks))
-        next_block += num_prefix_blocks
+        prefix = tuple(range(next_block, next_block + length // block_size))
+        next_block += len(prefix)
         for _ in range(num_members):
-            length = num_prefix_blocks * _BLOCK_SIZE + 1
-            sequences.append(SequenceStep(len(sequences), 1, length, (*prefix, next_block), None))
-            slots.append(next_block * _BLOCK_SIZE)
+            sequences.append(SequenceStep(len(sequences), 1, length + 1, (*prefix, next_block), None))
+            slots.append(next_block * block_size)
             next_block += 1
     zeros = (0,) * len(sequences)
     return StepPlan(zeros, zeros, tuple(slots), tuple(sequences), ()), next_block

@@ -20,6 +20,6 @@ def keep_freed_memory() -> None:
         mallopt = ctypes.CDLL("libc.so.6").mallopt
     except (OSError, AttributeError):
         return
-    mallopt(_M_MMAP_THRESHOLD, 2**30)
+    mallopt(_M_MMAP_THRESHOLD, 2**30) or mallopt(_M_MMAP_THRESHOLD, 2**25)  # the most that older versions take
     mallopt(_M_TRIM_THRESHOLD, _LARGEST)
     mallopt(_M_TOP_PAD, _TOP_PAD)

@@ -80,15 +80,15 @@ def _attention_backend(
     """`auto` takes compiled kernels for float32 on a CPU. When to share runs of blocks is measured here."""
     shapes = tuple(layer.shape for layer in layers)
 
-    def make(shapes: tuple[LayerShape, ...], num_blocks: int, block_size: int, rule: SharingRule) -> AttentionBackend:
+    def make(shapes: tuple[LayerShape, ...], num_blocks: int, rule: SharingRule) -> AttentionBackend:
         if attention == "auto" and device == "cpu" and dtype is torch.float32:
             from batchpaged.attention.cpu import CpuAttention  # numba, which a GPU does not need
 
             return CpuAttention(shapes, num_blocks, block_size, rule)
         return TorchAttention(shapes, num_blocks, block_size, dtype, device, rule)
 
-    rule = measure_sharing(partial(make, shapes[:1]), shapes[0], layers[0].num_heads, dtype, device)
-    return make(shapes, num_blocks, block_size, rule)
+    rule = measure_sharing(partial(make, shapes[:1]), shapes[0], layers[0].num_heads, block_size, dtype, device)
+    return make(shapes, num_blocks, rule)
 
 
 def _config_dtype(resolved: ResolvedModel) -> torch.dtype | str | None:

@@ -8,7 +8,9 @@ from engine.real_engine import Reference, completions
 from tiny_models import save_tiny, tiny_tokenizer
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
+from batchpaged.attention.cpu import CpuAttention
 from batchpaged.attention.layer_shape import LayerShape
+from batchpaged.attention.reference import TorchAttention
 from batchpaged.config import EngineConfig, ModelConfig
 from batchpaged.engine import build
 from batchpaged.engine.build import build_engine, choose_device, default_num_threads, kv_bytes_per_token, num_kv_blocks
@@ -21,9 +23,9 @@ LAYERS = (LayerShape(2, 16, 16), LayerShape(4, 24, 8))  # 64 and 128 numbers per
 F32 = torch.float32
 
 
-def build_from(folder: Path, run_id: str = "run", **engine: object) -> Engine:
+def build_from(folder: Path, run_id: str = "run", dtype: str = "auto", **engine: object) -> Engine:
     resolved = ResolvedModel("tiny", folder, "folder", "identity")
-    model = ModelConfig(id=str(folder), max_model_len=256)
+    model = ModelConfig(id=str(folder), max_model_len=256, dtype=dtype)
     config = EngineConfig(**({"kv_cache": 64, "block_size": 16} | engine))
     return build_engine(resolved, model, config, "cpu", run_id, num_threads=1)
 
@@ -34,6 +36,27 @@ def test_an_engine_of_a_model_folder_generates_what_generate_does(tmp_path: Path
     outputs = completions(engine, prompts, SamplingParams(max_tokens=6, ignore_eos=True))
     Reference("llama", prompts, 6).check([output.token_ids for output in outputs])
     assert outputs[0].text == tiny_tokenizer().decode(list(outputs[0].token_ids), skip_special_tokens=True)
+
+
+@pytest.mark.parametrize("options", [{"attention": "torch"}, {"fused_modules": False}], ids=["torch", "not fused"])
+def test_tokens_do_not_depend_on_compiled_kernels(tmp_path: Path, options: dict[str, object]) -> None:
+    prompts = [[1, *range(10, 40), last] for last in (50, 60, 70)]
+    engine = build_from(save_tiny(tmp_path / "model"), **options)
+    outputs = completions(engine, prompts, SamplingParams(max_tokens=6, ignore_eos=True))
+    Reference("llama", prompts, 6).check([output.token_ids for output in outputs])
+
+
+@pytest.mark.parametrize(
+    ("options", "dtype", "kind"),
+    [
+        ({}, "float32", CpuAttention),
+        ({"attention": "torch"}, "float32", TorchAttention),
+        ({}, "bfloat16", TorchAttention),
+    ],
+)
+def test_attention_is_compiled_for_float32_on_a_cpu(tmp_path: Path, options: dict, dtype: str, kind: type) -> None:
+    engine = build_from(save_tiny(tmp_path / "model"), dtype=dtype, **options)
+    assert type(engine._runner._backend) is kind
 
 
 def test_limits_come_from_the_configuration(tmp_path: Path) -> None:
