@@ -2,7 +2,7 @@
 
 A module is exchanged only after its replacement has given the same result on random input, small and large, so what a
 class is called does not matter. The model's own code, its structure and its parameters' names stay. Weights that were
-packed are given back: what reads them past their module gets tensors without numbers, and an error, not other numbers.
+packed are given back: what reads them past their module gets NaN, not other numbers.
 """
 
 import inspect
@@ -45,12 +45,13 @@ def fuse(model: nn.Module) -> FusedCounts:
         return FusedCounts(0, 0, 0)
     owners = Counter(id(child) for module in model.modules() for child in module.children())
     with torch.inference_mode():
-        num_mlp = sum(_fuse_mlp(module) for module in model.modules() if _is_gated_mlp(module, owners))
-        linear = [module for module in model.modules() if type(module) is nn.Linear and not module.weight.is_meta]
+        mlps = [module for module in model.modules() if _is_gated_mlp(module, owners) and _fuse_mlp(module)]
+        merged = {id(layer) for mlp in mlps for layer in (mlp.gate_proj, mlp.up_proj)}
+        linear = [module for module in model.modules() if type(module) is nn.Linear and id(module) not in merged]
         num_linear = sum(_pack_linear(module) for module in linear)
         num_norm = sum(_exchange(module, _fused_norm) for module in model.modules() if _is_rms_norm(module))
         _fuse_rotation(model)
-    return FusedCounts(num_linear, num_mlp, num_norm)
+    return FusedCounts(num_linear, len(mlps), num_norm)
 
 
 def _exchange(module: nn.Module, make: Callable[[nn.Module], Forward]) -> bool:
@@ -106,8 +107,11 @@ def _multiply(weight: torch.Tensor, bias: torch.Tensor | None) -> Forward:
 
 
 def _free_weight(module: nn.Linear) -> None:
-    """Give back what nobody else holds; a tied embedding does. Shape and type can still be asked for."""
-    module.weight = nn.Parameter(module.weight.to("meta"), requires_grad=False)
+    """Give back what nobody else holds; a tied embedding does. Shape and type can still be asked for.
+
+    Not by a tensor on torch's meta device: MKL's products read that as if it had memory.
+    """
+    module.weight = nn.Parameter(torch.full((1,), float("nan")).expand(module.weight.shape), requires_grad=False)
 
 
 # --- gated MLPs ---

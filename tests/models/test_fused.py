@@ -71,8 +71,8 @@ def test_a_tied_embedding_stays_and_packed_weights_are_given_back() -> None:
     fuse(model)
     assert torch.equal(model.get_input_embeddings().weight, embedding)
     weight = model.model.layers[0].self_attn.q_proj.weight
-    assert weight.is_meta and weight.shape == (64, 64) and weight.dtype is torch.float32
-    assert {name for name, p in model.named_parameters() if not p.is_meta} == {
+    assert weight.untyped_storage().nbytes() == 4 and weight.shape == (64, 64) and weight.dtype is torch.float32
+    assert {name for name, p in model.named_parameters() if not p.isnan().any()} == {
         "model.embed_tokens.weight",
         *(name for name, _ in model.named_parameters() if "norm" in name),
     }
@@ -178,13 +178,11 @@ def test_a_class_derived_from_linear_is_left_alone() -> None:
     assert fused_counts(OwnLinear(24, 8)) == (0, 0, 0)
 
 
-def test_a_packed_weight_that_is_read_past_its_module_gives_no_numbers() -> None:
+def test_a_packed_weight_that_is_read_past_its_module_gives_nan() -> None:
     layer = nn.Linear(24, 8)
     fused_counts(layer)
     with torch.inference_mode():
-        result = F.linear(torch.randn(3, 24), layer.weight)
-        with pytest.raises((RuntimeError, NotImplementedError)):
-            result.tolist()
+        assert F.linear(torch.randn(3, 24), layer.weight).isnan().all()
 
 
 @pytest.mark.parametrize(
