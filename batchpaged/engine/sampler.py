@@ -26,7 +26,7 @@ def _argmax(logits: torch.Tensor) -> list[int]:
     from batchpaged.kernels.cpu.elementwise import argmax
 
     best = np.empty(len(logits), dtype=np.int64)
-    argmax(logits.numpy(), best)
+    argmax(logits.contiguous().numpy(), best)  # the kernel counts elements flat
     return best.tolist()
 
 

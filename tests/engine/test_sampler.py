@@ -174,3 +174,10 @@ def test_logits_of_minus_infinity_are_never_sampled() -> None:
     logits = torch.full((200, 10), float("-inf"))
     logits[:, 4:6] = 0.0
     assert set(sample(logits, requests(SamplingParams(temperature=1.0), 200))) == {4, 5}
+
+
+def test_logits_of_a_larger_vocabulary_than_is_used() -> None:
+    """Some models cut theirs: rows do not lie one after another then."""
+    logits = torch.randn(4, 5000, generator=torch.Generator().manual_seed(0))[:, :3000]
+    greedy = SampleRequest(SamplingParams(), 0, 0, None)
+    assert sample(logits, [greedy] * 4) == logits.argmax(-1).tolist()
