@@ -7,6 +7,7 @@ from batchpaged.attention.backend import AttentionBackend
 from batchpaged.attention.interface import use_backend
 from batchpaged.engine.sampler import sample
 from batchpaged.engine.step import StepPlan
+from batchpaged.models.needed_rows import needing
 
 
 class ModelRunner:
@@ -37,11 +38,12 @@ class ModelRunner:
 
     def _logits(self, plan: StepPlan, rows: list[int]) -> torch.Tensor:
         """-> [len(rows), vocab_size]"""
-        with use_backend(self._backend):
+        wanted = torch.tensor(rows, device=self._device)
+        with use_backend(self._backend), needing(wanted):
             output = self._model(
                 input_ids=torch.tensor([plan.token_ids], device=self._device),
                 position_ids=torch.tensor([plan.positions], device=self._device),
                 use_cache=False,
-                logits_to_keep=torch.tensor(rows, device=self._device),
+                logits_to_keep=wanted,
             )
         return output.logits[0]

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from batchpaged.kernels.cpu.elementwise import rms_norm, rotate, silu_multiply
+from batchpaged.models.needed_rows import needed_rows
 
 # The order of summation differs from the original's, nothing else; a wrong formula is off by much more.
 TOLERANCE = 1e-4
@@ -46,6 +47,7 @@ def fuse(model: nn.Module) -> FusedCounts:
     owners = Counter(id(child) for module in model.modules() for child in module.children())
     with torch.inference_mode():
         mlps = [module for module in model.modules() if _is_gated_mlp(module, owners) and _fuse_mlp(module)]
+        _compute_only_needed_rows(model, mlps)
         merged = {id(layer) for mlp in mlps for layer in (mlp.gate_proj, mlp.up_proj)}
         linear = [module for module in model.modules() if type(module) is nn.Linear and id(module) not in merged]
         num_linear = sum(_pack_linear(module) for module in linear)
@@ -151,6 +153,26 @@ def _fused_mlp(module: nn.Module) -> Forward:
         return torch.cat([forward_chunk(chunk) for chunk in x.split(ROWS_PER_CHUNK, dim=-2)], dim=-2)
 
     return forward
+
+
+def _compute_only_needed_rows(model: nn.Module, mlps: list[nn.Module]) -> None:
+    """Nothing mixes tokens after the last layer's attention: its MLP is computed where logits are wanted, else it is 0."""
+    last = f"layers.{getattr(model.config, 'num_hidden_layers', 0) - 1}.mlp"
+    names = {module: name for name, module in model.named_modules()}
+    if mlps and names[mlps[-1]].endswith(last):
+        mlps[-1].forward = _where_needed(mlps[-1].forward)
+
+
+def _where_needed(forward: Forward) -> Forward:
+    def forward_needed(x: torch.Tensor) -> torch.Tensor:
+        rows = needed_rows()
+        if rows is None or len(rows) == x.shape[-2]:
+            return forward(x)
+        output = torch.zeros_like(x)
+        output[..., rows, :] = forward(x[..., rows, :])
+        return output
+
+    return forward_needed
 
 
 # --- norms ---
