@@ -157,9 +157,9 @@ def _fused_mlp(module: nn.Module) -> Forward:
 
 def _compute_only_needed_rows(model: nn.Module, mlps: list[nn.Module]) -> None:
     """Nothing mixes tokens after the last layer's attention: its MLP is computed where logits are wanted, else it is 0."""
-    last = f"layers.{getattr(model.config, 'num_hidden_layers', 0) - 1}.mlp"
+    num_layers = getattr(getattr(model, "config", None), "num_hidden_layers", 0)
     names = {module: name for name, module in model.named_modules()}
-    if mlps and names[mlps[-1]].endswith(last):
+    if mlps and names[mlps[-1]].endswith(f"layers.{num_layers - 1}.mlp"):
         mlps[-1].forward = _where_needed(mlps[-1].forward)
 
 
