@@ -1,11 +1,8 @@
 """Memory of a KV cache."""
 
-import mmap
-
 import pytest
 import torch
 
-from batchpaged.attention import memory
 from batchpaged.attention.memory import zeros_on_first_use
 
 
@@ -21,12 +18,3 @@ def test_each_has_its_own() -> None:
     first, second = zeros_on_first_use(100), zeros_on_first_use(100)
     first.fill_(1)
     assert not second.any()
-
-
-def test_a_system_without_large_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Refusing(mmap.mmap):
-        def madvise(self, *arguments) -> None:
-            raise OSError(22, "Invalid argument")
-
-    monkeypatch.setattr(memory.mmap, "mmap", Refusing)
-    assert not zeros_on_first_use(100).any()
