@@ -6,6 +6,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import short_sight
 import tiny_runs
 
 from batchpaged import api, generate
@@ -111,26 +112,9 @@ def test_what_another_engine_had_is_computed_again(tmp_path):
 @pytest.fixture
 def short_sighted():
     """Engines that know nothing of the queue evict what was used least recently, and let as many run as there is room."""
-    tiny_runs.on_workers(_forget_the_future)
+    tiny_runs.on_workers(short_sight.forget_the_future)
     yield
-    tiny_runs.on_workers(_know_the_future)
-
-
-def _forget_the_future() -> None:
-    from batchpaged.engine.future_uses import FutureUses
-    from batchpaged.engine.room import Room
-
-    FutureUses.kept = FutureUses.next_use, FutureUses.is_planned, Room.keep_all
-    FutureUses.next_use, FutureUses.is_planned = lambda self, block: None, False
-    Room.keep_all = lambda self, sequence: None
-
-
-def _know_the_future() -> None:
-    from batchpaged.engine.future_uses import FutureUses
-    from batchpaged.engine.room import Room
-
-    FutureUses.next_use, FutureUses.is_planned, Room.keep_all = FutureUses.kept
-    del FutureUses.kept
+    tiny_runs.on_workers(short_sight.know_the_future)
 
 
 def test_what_was_evicted_too_early_is_computed_again(tmp_path, short_sighted):
