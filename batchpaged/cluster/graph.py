@@ -214,7 +214,7 @@ class _Inference:
 
     def _hand_out(self) -> None:
         for slot, address in self._slots.addresses.items():
-            self._ranges.report(slot, self._tracker.open_rows(self._slots.name(slot)))
+            self._ranges.report(slot, self._tracker.open_rows(address))
             for unit in self._ranges.hand_out(slot):
                 self._running[self._submit(unit, address)] = unit
                 self._sent[address] = unit

@@ -40,7 +40,7 @@ class ProgressTracker:
         self._lock = threading.Lock()
         self._num_rows = sum(facts["num_rows"] for facts in done)  # of finished units
         self._finished: dict[str, dict[str, int]] = {}  # by engine session: its sums as of its last finished unit
-        self._sampled: dict[str, dict[str, Any]] = {}  # by worker: the last sample
+        self._sampled: dict[str, dict[str, Any]] = {}  # the last sample, by worker, which in Dask's events is its address
         self._rows_of: dict[str, int] = defaultdict(int)  # by engine session: rows of its finished units
         self._history: deque[tuple[float, dict[str, int]]] = deque()
         for facts in last_of_each_session(done):
@@ -65,10 +65,10 @@ class ProgressTracker:
             while len(self._history) > 2 and now - self._history[0][0] > WINDOW_SECONDS:
                 self._history.popleft()
 
-    def open_rows(self, worker: str) -> OpenRows:
-        """As the worker's last sample says."""
+    def open_rows(self, address: str) -> OpenRows:
+        """As the last sample of the worker at that address says."""
         with self._lock:
-            sample = self._sampled.get(worker)
+            sample = self._sampled.get(address)
         return OpenRows(sample["num_begun"], sample["num_ended"]) if sample else OpenRows(0, 0)
 
     def _totals(self) -> dict[str, int]:

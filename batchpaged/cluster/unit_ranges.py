@@ -13,9 +13,11 @@ from batchpaged.planning.units import Unit
 
 EVEN_WINDOW = 0.1  # of a worker's share: how far a first cut may move to where less is shared
 MIDDLE_WINDOW = 0.25  # of a range's cost: how far from its middle a later cut may be
-# What a worker has in flight is enough to keep its batch full while word of its progress travels, and no more: nobody
-# else can take it. One of these is enough.
-ROWS_AHEAD = 1.25  # times max_sequences: rows that have not ended
+# What a worker has in flight keeps its batch full while word of its progress travels and the next unit comes, which takes
+# some tenths of a second. What it has in flight nobody else can take; so it is less as the end comes near. One of
+# these is enough.
+ROWS_AHEAD = 1.0  # times max_sequences, beyond a full batch: rows that have not ended; or as many as
+UNITS_AHEAD = 2  # units have
 STEPS_AHEAD = 16  # rows not yet begun that cost as much as so many full steps; these are few where prompts are long
 SHARE_AHEAD = 0.5  # rows not yet begun that cost so much of what is left per worker, so that all end together
 
@@ -56,6 +58,9 @@ class UnitRanges:
         self.num_steals = 0
         self._units = units
         self._batch = batch
+        rows_per_unit = sum(unit.end - unit.start for unit in units) / max(1, len(units))
+        num_rows_ahead = max(ROWS_AHEAD * batch.max_sequences, UNITS_AHEAD * rows_per_unit)
+        self._num_rows_wanted = batch.max_sequences + num_rows_ahead
         self._first_guess = first_guess
         self._completions = CompletionSum(0, 0)
         # Cost of all units before a place in `units`: what does not depend on completions, and what does.
@@ -98,7 +103,7 @@ class UnitRanges:
 
     def _has_enough(self, slot: int) -> bool:
         num_open = self._num_rows_in_flight(slot) - self._open_rows[slot].num_ended
-        if num_open >= ROWS_AHEAD * self._batch.max_sequences:
+        if num_open >= self._num_rows_wanted:
             return True
         per_slot = self._weigh(self._prefill_left, self._decode_left) / len(self._ranges)
         return self._waiting_cost(slot) > min(STEPS_AHEAD * self._batch.max_tokens, SHARE_AHEAD * per_slot)

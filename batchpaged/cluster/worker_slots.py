@@ -30,10 +30,6 @@ class WorkerSlots:
         """Worker by slot, where there is one."""
         return self._addresses
 
-    def name(self, slot: int) -> str:
-        """Of the worker in a slot that has one."""
-        return self._names[slot]
-
 
 def _in_numeric_order(name: str) -> tuple[int, str]:
     return len(name), name  # worker 2 before worker 10

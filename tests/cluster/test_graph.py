@@ -4,10 +4,12 @@ from concurrent.futures import CancelledError
 from types import SimpleNamespace
 
 import pytest
+import tiny_runs
 from distributed.scheduler import KilledWorker
 
+from batchpaged import api
 from batchpaged.cluster import graph
-from batchpaged.cluster.unit_ranges import Batch, OpenRows, UnitRanges
+from batchpaged.cluster.unit_ranges import STEPS_AHEAD, Batch, OpenRows, UnitRanges
 from batchpaged.cluster.worker_slots import WorkerSlots
 from batchpaged.errors import ModelError, UnfinishedError
 from batchpaged.planning.units import Unit
@@ -53,14 +55,14 @@ class Inference(graph._Inference):
     def __init__(self, num_units, num_slots, depth):
         self.workers, self.sent, self.notes, self.finished = {}, [], [], []
         units = [Unit(i, i * ROWS_PER_UNIT, (i + 1) * ROWS_PER_UNIT, 100.0, 50, 0) for i in range(num_units)]
-        batch = Batch(max_sequences=int(depth * ROWS_PER_UNIT / 1.25), max_tokens=10_000)
+        batch = Batch(max_sequences=10**6, max_tokens=(depth - 0.5) * 100.0 / STEPS_AHEAD)  # so many units are enough
         self._ranges, self._slots = UnitRanges(units, num_slots, 1.0, batch), WorkerSlots(num_slots)
         self._running, self._sent, self._engines = {}, {}, []
         self._client = SimpleNamespace(scheduler_info=lambda n_workers: {"workers": self.workers})
         self._reporter = SimpleNamespace(note=self.notes.append)
         self.open_rows = {}
         self._tracker = SimpleNamespace(
-            on_unit=self.finished.append, open_rows=lambda worker: self.open_rows.get(worker, OpenRows(0, 0))
+            on_unit=self.finished.append, open_rows=lambda address: self.open_rows.get(address, OpenRows(0, 0))
         )
         self._last_worker_seen = graph.time.monotonic()
 
@@ -105,11 +107,11 @@ def test_neighbours_go_to_the_same_worker_a_few_at_a_time():
     assert [facts["unit"] for facts in inference.finished] == [0, 9]
 
 
-def test_a_worker_that_has_ended_rows_of_units_in_flight_is_sent_more():
+def test_a_worker_that_has_begun_what_it_was_sent_is_sent_more():
     inference = Inference(num_units=8, num_slots=1, depth=2)
     inference.workers = named(a="0")
     inference.tick()
-    inference.open_rows = {"0": OpenRows(num_begun=16, num_ended=ROWS_PER_UNIT)}
+    inference.open_rows = {"a": OpenRows(num_begun=ROWS_PER_UNIT, num_ended=2)}
     inference.tick()
     assert inference.sent == [(0, "a"), (1, "a"), (2, "a")]
 
@@ -136,3 +138,17 @@ def test_a_cluster_that_stays_without_workers_ends_the_run(monkeypatch):
     monkeypatch.setattr(graph, "NO_WORKER_SECONDS", -1.0)
     with pytest.raises(UnfinishedError, match="no workers any more"):
         inference.tick()
+
+
+def test_a_run_hears_how_far_its_workers_are(monkeypatch):
+    """By the address that Dask writes into events: found under no other name."""
+    heard = []
+
+    class Tracker(graph.ProgressTracker):
+        def open_rows(self, address):
+            heard.append(super().open_rows(address))
+            return heard[-1]
+
+    monkeypatch.setattr(graph, "ProgressTracker", Tracker)
+    api.run(tiny_runs.pipeline(tiny_runs.new_path("heard")))
+    assert max(rows.num_begun for rows in heard) > 0

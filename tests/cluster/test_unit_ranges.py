@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from batchpaged.cluster.unit_ranges import (
     EVEN_WINDOW,
     MIDDLE_WINDOW,
-    ROWS_AHEAD,
     Batch,
     CompletionSum,
     OpenRows,
@@ -201,11 +200,16 @@ def test_units_of_rows_without_a_prompt_are_handed_out_as_well():
 
 def test_a_slot_is_given_enough_rows_for_its_batch_and_more_as_they_end():
     made = ranges([unit(i) for i in range(100)], 1)
-    num_units = math.ceil(ROWS_AHEAD * BATCH.max_sequences / 8)
+    num_units = 4  # of 8 rows: a batch of 16, and as many again
     assert list(made.hand_out(0)) == list(range(num_units))
     assert list(made.hand_out(0)) == []
     made.report(0, OpenRows(num_begun=16, num_ended=8))
     assert list(made.hand_out(0)) == [num_units]
+
+
+def test_a_slot_is_given_two_units_beyond_a_batch_however_small_that_is():
+    made = ranges([unit(i, num_rows=40) for i in range(100)], 1)
+    assert list(made.hand_out(0)) == [0, 1, 2]  # 96 rows at least
 
 
 def test_rows_of_long_prompts_are_given_fewer_at_a_time():

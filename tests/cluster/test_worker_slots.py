@@ -41,9 +41,3 @@ def test_nobody_left():
     assert slots.update({}) == 2
     assert slots.addresses == {}
     assert slots.update({}) == 0
-
-
-def test_a_slot_knows_its_workers_name():
-    slots = slots_of(2, {"a": "x", "b": "y"})
-    slots.update({"b": "y", "c": "z"})
-    assert [slots.name(slot) for slot in slots.addresses] == ["z", "y"]
