@@ -1,6 +1,6 @@
 """Paged attention on a CPU in float32, by compiled loops that read keys and values where they lie."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 import torch
@@ -29,6 +29,11 @@ class _Level:
     firsts: np.ndarray  # [num_queries]
     ends: np.ndarray  # [num_queries]
     tasks: np.ndarray  # [num_runs * num_kv_heads]
+    share_starts: np.ndarray  # [num_threads + 1]
+
+    def arrays(self) -> tuple[np.ndarray, ...]:
+        """In the kernel's order."""
+        return tuple(getattr(self, field.name) for field in fields(self))
 
 
 class CpuAttention:
@@ -54,9 +59,9 @@ class CpuAttention:
 
     def copy(self, copies: tuple[BlockCopy, ...]) -> None:
         if copies:
-            fields = np.array([(c.source, c.target, c.num_slots) for c in copies], dtype=np.int64)
+            copied = np.array([(c.source, c.target, c.num_slots) for c in copies], dtype=np.int64)
             for keys, values in zip(self.keys, self.values, strict=True):
-                copy_slots(keys.numpy(), values.numpy(), fields)
+                copy_slots(keys.numpy(), values.numpy(), copied)
 
     def begin(self, plan: StepPlan) -> None:
         self._slots = np.array(plan.slots, dtype=np.int64)
@@ -76,8 +81,7 @@ class CpuAttention:
         kernel = attend_runs(num_heads // keys.shape[0], head_dim, values.shape[3], self.block_size)
         scaling, softcap = np.float32(params.scaling), np.float32(params.softcap or 0)
         for level in self._levels_for(keys.shape[0], params.sliding_window):
-            runs = (level.blocks, level.block_starts, level.row_starts, level.rows, level.firsts, level.ends, level.tasks)
-            kernel(queries, keys, values, *runs, scaling, softcap, output.numpy(), lse.numpy())
+            kernel(queries, keys, values, *level.arrays(), scaling, softcap, output.numpy(), lse.numpy())
         if params.sinks is not None:
             output *= (lse - torch.logaddexp(lse, params.sinks.float())).exp_().unsqueeze(-1)
         return output
@@ -109,6 +113,7 @@ def _level(items: list[WorkItem], num_groups: int, window: int | None) -> _Level
     counts = np.array([len(seen[i][0]) for i in kept], dtype=np.int64)
     lengths = np.array([len(items[i].blocks) for i in kept], dtype=np.int64)
     blocks = [np.array(items[i].blocks, dtype=np.int64) for i in kept]
+    shares = _even_shares(np.repeat(lengths * (counts + 2), num_groups), num_threads())
     rows, firsts, ends = (np.concatenate([seen[i][part] for i in kept] or [_NOTHING]) for part in range(3))
     return _Level(
         blocks=np.concatenate(blocks or [_NOTHING]),
@@ -117,7 +122,8 @@ def _level(items: list[WorkItem], num_groups: int, window: int | None) -> _Level
         rows=rows,
         firsts=firsts,
         ends=ends,
-        tasks=_even_shares(np.repeat(lengths * (counts + 2), num_groups), num_threads()),
+        tasks=np.concatenate(shares),
+        share_starts=np.cumsum([0, *map(len, shares)]),
     )
 
 
@@ -134,7 +140,7 @@ def _seen_keys(item: WorkItem, window: int | None) -> tuple[np.ndarray, np.ndarr
     return rows[sees_any], firsts[sees_any], ends[sees_any]
 
 
-def _even_shares(work: np.ndarray, num_shares: int) -> np.ndarray:
-    """An order whose `num_shares` equal parts, which a parallel loop gives its threads, hold about equal work."""
+def _even_shares(work: np.ndarray, num_shares: int) -> list[np.ndarray]:
+    """Numbers of tasks, about equal work in each share."""
     falling = np.argsort(-work, kind="stable")
-    return np.concatenate([falling[share::num_shares] for share in range(num_shares)])
+    return [falling[share::num_shares] for share in range(num_shares)]

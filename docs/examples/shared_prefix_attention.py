@@ -1,6 +1,7 @@
 """What attending to shared prefixes together saves: one decode step of one layer, on the CPU.
 
     python docs/examples/shared_prefix_attention.py [--groups 16] [--sequences 8] [--prefix 1024]
+        [--heads 9] [--kv-heads 3]
 
 Three ways to the same result: runs of blocks that sequences share are read together; each sequence reads them by
 itself, from the same blocks; each sequence has a copy of its own, as without a prefix cache. Every layer has a cache of
@@ -24,7 +25,7 @@ from batchpaged.kernels.cpu import jit
 BLOCK_SIZE = 16
 NUM_LAYERS = 8
 NUM_TRIALS = 7
-SHAPE, NUM_HEADS = LayerShape(num_kv_heads=3, head_dim=64, value_dim=64), 9  # SmolLM2-135M's
+HEAD_DIM = 64
 
 
 def decode_step(num_groups: int, num_members: int, num_prefix_blocks: int, has_copies: bool) -> tuple[StepPlan, int]:
@@ -41,11 +42,14 @@ def decode_step(num_groups: int, num_members: int, num_prefix_blocks: int, has_c
     return StepPlan(zeros, zeros, tuple(slots), tuple(sequences), ()), next_block
 
 
-def milliseconds(backend: AttentionBackend, plan: StepPlan) -> float:
+def milliseconds(backend: AttentionBackend, plan: StepPlan, num_heads: int) -> float:
     """The best of some steps, per layer; the first step may have to compile."""
     generator = torch.Generator().manual_seed(0)
-    query = torch.randn(NUM_HEADS, plan.num_tokens, SHAPE.head_dim, generator=generator)
-    key, value = (torch.randn(SHAPE.num_kv_heads, plan.num_tokens, SHAPE.head_dim, generator=generator) for _ in range(2))
+    num_kv_heads = backend.keys[0].shape[0]
+    query, key, value = (
+        torch.randn(plan.num_tokens, heads, HEAD_DIM, generator=generator).transpose(0, 1)  # as models hand them over
+        for heads in (num_heads, num_kv_heads, num_kv_heads)
+    )
     for cache in (*backend.keys, *backend.values):
         cache.normal_(generator=generator)
     best = float("inf")
@@ -53,7 +57,7 @@ def milliseconds(backend: AttentionBackend, plan: StepPlan) -> float:
         backend.begin(plan)
         started = time.perf_counter()
         for layer in range(NUM_LAYERS):
-            backend.attend(layer, query, key, value, AttentionParams(SHAPE.head_dim**-0.5, None, None, None))
+            backend.attend(layer, query, key, value, AttentionParams(HEAD_DIM**-0.5, None, None, None))
         best = min(best, time.perf_counter() - started)
     return best / NUM_LAYERS * 1e3
 
@@ -63,14 +67,17 @@ def main() -> None:
     parser.add_argument("--groups", type=int, default=16)
     parser.add_argument("--sequences", type=int, default=8, help="in each group")
     parser.add_argument("--prefix", type=int, default=1024, help="tokens, rounded down to whole blocks")
+    parser.add_argument("--heads", type=int, default=9, help="of queries; SmolLM2-135M's by default")
+    parser.add_argument("--kv-heads", type=int, default=3, help="of keys and values")
     options = parser.parse_args()
     torch.set_num_threads(default_num_threads(1))
     jit.set_num_threads(default_num_threads(1))
-    layers, num_blocks = (SHAPE,) * NUM_LAYERS, options.prefix // BLOCK_SIZE
+    layers = (LayerShape(options.kv_heads, HEAD_DIM, HEAD_DIM),) * NUM_LAYERS
+    num_blocks = options.prefix // BLOCK_SIZE
     for name, has_copies, rule in (("together", False, ALWAYS), ("each alone", False, NEVER), ("copies", True, NEVER)):
         plan, total = decode_step(options.groups, options.sequences, num_blocks, has_copies)
-        cpu = milliseconds(CpuAttention(layers, total, BLOCK_SIZE, rule), plan)
-        reference = milliseconds(TorchAttention(layers, total, BLOCK_SIZE, torch.float32, rule=rule), plan)
+        cpu = milliseconds(CpuAttention(layers, total, BLOCK_SIZE, rule), plan, options.heads)
+        reference = milliseconds(TorchAttention(layers, total, BLOCK_SIZE, torch.float32, rule=rule), plan, options.heads)
         print(f"{name:12} kernels {cpu:7.2f} ms per layer   torch operations {reference:7.2f} ms per layer")
 
 

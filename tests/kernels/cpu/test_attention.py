@@ -54,6 +54,7 @@ class Problem:
         counts = [len(run.queries) for run in runs]
         lengths = [len(run.blocks) for run in runs]
         seen = [pair for run in runs for pair in run.queries.values()]
+        tasks = np.random.default_rng(1).permutation(len(runs) * self.num_groups)
         attend_runs(*self.sizes)(
             self.query,
             self.keys,
@@ -64,7 +65,8 @@ class Problem:
             _int64(query for run in runs for query in run.queries),
             _int64(first for first, _ in seen),
             _int64(end for _, end in seen),
-            np.random.default_rng(1).permutation(len(runs) * self.num_groups),
+            tasks,
+            _int64([0, len(tasks) // 3, len(tasks)]),
             np.float32(self.scaling),
             np.float32(softcap),
             self.output,
@@ -200,7 +202,7 @@ import numpy as np
 from batchpaged.kernels.cpu.attention import attend_runs
 kernel = attend_runs(1, 3, 3, 2)
 x, numbers = lambda *shape: np.zeros(shape, np.float32), lambda *n: np.array(n, np.int64)
-runs = (numbers(0), numbers(0), numbers(0, 1), numbers(0), numbers(0), numbers(2), numbers(0))
+runs = (numbers(0), numbers(0), numbers(0, 1), numbers(0), numbers(0), numbers(2), numbers(0), numbers(0, 1))
 kernel(x(1, 1, 3), x(1, 1, 3, 2), x(1, 1, 2, 3), *runs, np.float32(1), np.float32(0), x(1, 1, 3), x(1, 1))
 print(sum(kernel.stats.cache_hits.values()))
 """
