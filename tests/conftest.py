@@ -8,6 +8,8 @@ from hypothesis import settings
 # tests never do.
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["MKL_NUM_THREADS"] = "1"
+# Triton's kernels run in its interpreter; TRITON_INTERPRET=0 runs them on a GPU. Decided when triton is first imported.
+os.environ.setdefault("TRITON_INTERPRET", "1")
 
 # The same examples every time, and no test that fails because the machine is busy.
 settings.register_profile("batchpaged", deadline=None, derandomize=True)

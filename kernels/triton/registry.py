@@ -1,0 +1,16 @@
+"""All kernels, and the launches of each that are compiled ahead of time."""
+
+from collections.abc import Iterator
+from importlib import import_module
+
+from batchpaged.kernels.triton.launching import Example
+
+# Folders of this package; each launch.py names its EXAMPLES.
+KERNELS = ("store_kv",)
+
+
+def examples() -> Iterator[tuple[str, Example]]:
+    """-> (kernel folder, example). Imports triton."""
+    for name in KERNELS:
+        for example in import_module(f"batchpaged.kernels.triton.{name}.launch").EXAMPLES:
+            yield name, example
