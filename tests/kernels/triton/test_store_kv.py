@@ -66,6 +66,14 @@ def test_blocks_may_lie_in_any_order_of_memory() -> None:
     assert torch.equal(by_head[1, :, 7], key[2]) and torch.equal(by_head[0, :, 2], key[0])
 
 
+def test_slots_far_beyond_32_bits_of_elements() -> None:
+    """A cache of 2**31 numbers; the system hands out only the pages that are touched."""
+    key, far = random(1, 2, 64, dtype=torch.float16), torch.empty(1 << 20, 16, 2, 64, dtype=torch.float16, device=DEVICE)
+    far[-1, -1] = 0
+    store_kv(key, key, far, far, torch.tensor([(1 << 24) - 1], device=DEVICE))
+    assert torch.equal(far[-1, -1], key[0])
+
+
 def test_refuses_what_it_cannot_take() -> None:
     key, slots = random(3, 2, 64), torch.arange(3, device=DEVICE)
     good = unwritten(2, 8, 2, 64)
