@@ -97,6 +97,9 @@ class PromptConfig(Section):
     chat_template: Text = Field(
         "auto", description="auto: the model's own; none: no chat template; else the path of a Jinja2 file"
     )
+    allow_special_tokens: bool = Field(
+        False, description="Whether special tokens written out in a row are control tokens; false: they are text"
+    )
     reorder: Text | None = Field(
         None, description="List column whose documents are put, row by row, into the order that shares most; with user"
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from batchpaged.errors import RowError
@@ -32,12 +33,14 @@ def _value(scalar: pa.Scalar, name: str) -> Any:
 
 
 def has_nulls(array: pa.Array | pa.ChunkedArray) -> bool:
-    """True if a null may be anywhere inside, in nested values too."""
+    """True if a null, or a float that is no number, may be anywhere inside, in nested values too."""
     if isinstance(array, pa.ChunkedArray):
         return any(has_nulls(chunk) for chunk in array.chunks)
     if array.null_count:
         return True
     kind = array.type
+    if pt.is_floating(kind):
+        return pt.is_float16(kind) or bool(pc.any(pc.is_nan(array)).as_py())
     if pt.is_map(kind):
         return has_nulls(array.keys) or has_nulls(array.items)
     if pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind):

@@ -14,6 +14,7 @@ import pyarrow.types as pt
 from batchpaged.dataset.cells import column_values, has_nulls
 from batchpaged.dataset.messages import Message, MessageFormat, PlainFormat, find_user_text, make_format, parse_messages
 from batchpaged.dataset.schema import is_list
+from batchpaged.dataset.special_tokens import SpecialTokens
 from batchpaged.dataset.templates import TextTemplate, wrap_nulls
 from batchpaged.errors import ConfigError, RowError
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Rendered:
-    """The whole text of a row's prompt, before tokenisation."""
+    """The whole text of a row's prompt, before tokenisation. Special tokens in what the row says are hidden."""
 
     text: str
     messages: list[Message] | None  # what it was made from; None for a text column
@@ -54,13 +55,18 @@ class Renders(Protocol):
 class TemplateSource:
     """`prompt.user` and, if given, `prompt.system`: Jinja2 over the row's columns, then the chat template."""
 
-    def __init__(self, config: PromptConfig, tokenizer: PreTrainedTokenizerBase) -> None:
+    def __init__(
+        self, config: PromptConfig, tokenizer: PreTrainedTokenizerBase, special: SpecialTokens | None
+    ) -> None:
         templates = compile_templates(config)
         self._templates: dict[str, Renders] = {**templates}
         self._format = make_format(tokenizer, config.chat_template)
+        self._special = special
         self.columns = sorted(set().union(*(template.variables for template in templates.values())))
         if not isinstance(self._format, PlainFormat):
             self._format.check(list(self._templates))
+        elif special is not None:
+            _refuse_chat_by_hand(config, special)
 
     def with_templates(self, templates: Mapping[str, Renders]) -> TemplateSource:
         """The same with other templates over the same columns."""
@@ -72,7 +78,7 @@ class TemplateSource:
         return _contents(self._try_messages(values) for values in self.rows(table))
 
     def render(self, table: pa.Table) -> list[Rendered | RowError]:
-        return _render_each(self._format, [self._try_messages(values) for values in self.rows(table)])
+        return _render_each(self._format, [self._try_messages(values) for values in self.rows(table)], self._special)
 
     def find_user_text(self, rendered: Rendered) -> tuple[int, int] | None:
         return find_user_text(self._format, rendered.messages or [], rendered.text)
@@ -102,8 +108,11 @@ class TemplateSource:
 class MessagesSource:
     """`prompt.messages_column`: a list of structs with role and content, or JSON text of one."""
 
-    def __init__(self, config: PromptConfig, tokenizer: PreTrainedTokenizerBase) -> None:
+    def __init__(
+        self, config: PromptConfig, tokenizer: PreTrainedTokenizerBase, special: SpecialTokens | None
+    ) -> None:
         self.columns = [config.messages_column]
+        self._special = special
         self._format = make_format(tokenizer, config.chat_template)
         if isinstance(self._format, PlainFormat):
             raise ConfigError(
@@ -115,7 +124,7 @@ class MessagesSource:
         return _contents(self._conversations(table))
 
     def render(self, table: pa.Table) -> list[Rendered | RowError]:
-        return _render_each(self._format, self._conversations(table))
+        return _render_each(self._format, self._conversations(table), self._special)
 
     def find_user_text(self, rendered: Rendered) -> tuple[int, int] | None:
         return find_user_text(self._format, rendered.messages or [], rendered.text)
@@ -133,19 +142,26 @@ class MessagesSource:
 class TextColumnSource:
     """`prompt.text_column`: the prompt itself; no chat template is applied."""
 
-    def __init__(self, config: PromptConfig) -> None:
+    def __init__(self, config: PromptConfig, special: SpecialTokens | None) -> None:
         self.columns = [config.text_column]
+        self._special = special
 
     def contents(self, table: pa.Table) -> list[list[str] | RowError]:
-        return [row if isinstance(row, RowError) else [row.text] for row in self.render(table)]
+        return [text if isinstance(text, RowError) else [text] for text in self._texts(table)]
 
     def render(self, table: pa.Table) -> list[Rendered | RowError]:
-        return [self._judge(value) for value in column_values(table.column(self.columns[0]), self.columns[0])]
+        return [
+            text if isinstance(text, RowError) else Rendered(_hide(text, self._special), None)
+            for text in self._texts(table)
+        ]
 
     def find_user_text(self, rendered: Rendered) -> tuple[int, int] | None:
         return 0, len(rendered.text)
 
-    def _judge(self, value: Any) -> Rendered | RowError:
+    def _texts(self, table: pa.Table) -> list[str | RowError]:
+        return [self._judge(value) for value in column_values(table.column(self.columns[0]), self.columns[0])]
+
+    def _judge(self, value: Any) -> str | RowError:
         if isinstance(value, RowError):
             return value
         if value is None:
@@ -154,7 +170,7 @@ class TextColumnSource:
             return RowError(f"column {self.columns[0]!r}: a {type(value).__name__}, must be a string")
         if not value.strip():
             return RowError(f"empty prompt: column {self.columns[0]!r} has {len(value)} characters of white space")
-        return Rendered(value, None)
+        return value
 
 
 class TokenIdsSource:
@@ -209,8 +225,26 @@ def _contents(conversations: Iterable[list[Message] | RowError]) -> list[list[st
     return [c if isinstance(c, RowError) else [message["content"] for message in c] for c in conversations]
 
 
-def _render_each(render: MessageFormat, conversations: Sequence[list[Message] | RowError]) -> list[Rendered | RowError]:
+def _refuse_chat_by_hand(config: PromptConfig, special: SpecialTokens) -> None:
+    """Raises ConfigError where the templates, and no chat template, write special tokens: they would be text."""
+    for key, text in (("prompt.system", config.system), ("prompt.user", config.user)):
+        found = special.find(text or "")
+        if found is not None:
+            raise ConfigError(
+                f"{key} writes the special token {found!r}, which without a chat template counts as text; set "
+                "prompt.allow_special_tokens: true to make it a token, there and in the columns, or leave it out"
+            )
+
+
+def _hide(value: Any, special: SpecialTokens | None) -> Any:
+    return value if special is None else special.hide(value)
+
+
+def _render_each(
+    render: MessageFormat, conversations: Sequence[list[Message] | RowError], special: SpecialTokens | None
+) -> list[Rendered | RowError]:
     """All conversations that are one in a single call, each result back in its place."""
+    conversations = [c if isinstance(c, RowError) else _hide(c, special) for c in conversations]
     texts = iter(render.render([c for c in conversations if not isinstance(c, RowError)]))
     results: list[Rendered | RowError] = []
     for messages in conversations:

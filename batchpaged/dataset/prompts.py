@@ -30,6 +30,7 @@ from batchpaged.dataset.prompt_sources import (
 )
 from batchpaged.dataset.reorder import order_field
 from batchpaged.dataset.schema import is_list, is_text
+from batchpaged.dataset.special_tokens import SpecialTokens
 from batchpaged.errors import ConfigError, InputError, RowError
 
 if TYPE_CHECKING:
@@ -80,8 +81,9 @@ class PromptBuilder:
         self._on_too_long = config.on_too_long
         self._max_model_len = max_model_len
         self._max_tokens = max_tokens
-        self._encoder = Encoder(tokenizer)
-        self._source = _make_source(config, tokenizer, self._encoder.vocab_size)
+        special = None if config.allow_special_tokens else SpecialTokens(tokenizer)
+        self._encoder = Encoder(tokenizer, special)
+        self._source = _make_source(config, tokenizer, special, self._encoder.vocab_size)
 
     @property
     def columns(self) -> list[str]:
@@ -214,14 +216,14 @@ def _describe_reorder(column: str, used: Collection[str], schema: pa.Schema) -> 
 
 
 def _make_source(
-    config: PromptConfig, tokenizer: PreTrainedTokenizerBase, vocab_size: int
+    config: PromptConfig, tokenizer: PreTrainedTokenizerBase, special: SpecialTokens | None, vocab_size: int
 ) -> TextSource | TokenIdsSource:
     if config.user is not None:
-        return TemplateSource(config, tokenizer)
+        return TemplateSource(config, tokenizer, special)
     if config.messages_column is not None:
-        return MessagesSource(config, tokenizer)
+        return MessagesSource(config, tokenizer, special)
     if config.text_column is not None:
-        return TextColumnSource(config)
+        return TextColumnSource(config, special)
     if config.token_ids_column is not None:
         return TokenIdsSource(config, vocab_size)
     raise ConfigError("prompt: give one of user, messages_column, text_column, token_ids_column")

@@ -2,8 +2,9 @@
 
 What differs from plain Jinja2, and why:
 
-- A null is not printed as `None`. It behaves as undefined: using it fails the row and names the column, while
-  `{% if x %}`, `x is none`, `x is defined`, `x or "..."` and `x | default("...")` handle it.
+- A null is not printed as `None`, nor NaN, which is how pandas writes a missing number, as `nan`. Both behave as
+  undefined: using one fails the row and names the column, while `{% if x %}`, `x is none`, `x is defined`,
+  `x or "..."` and `x | default("...")` handle it.
 - `join` over a string fails the row: it would put the separator between letters.
 - Printing a list, a mapping, bytes or a method fails the row: the text would be Python's spelling of it.
 - `tojson` writes plain JSON; Jinja2's own escapes `<`, `>` and `&` for HTML, which would edit the prompt.
@@ -17,6 +18,7 @@ else. A column named like a Jinja2 function (range, dict, namespace, cycler, joi
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -46,8 +48,8 @@ class NullValue(jinja2.StrictUndefined):
 
     __slots__ = ()
 
-    def __init__(self, name: str) -> None:
-        super().__init__(hint=f"{name} is null", exc=NullUsedError)
+    def __init__(self, name: str, kind: str = "null") -> None:
+        super().__init__(hint=f"{name} is {kind}", exc=NullUsedError)
 
     def __repr__(self) -> str:  # printed inside a list, it must not pass for a value
         return self._fail_with_undefined_error()
@@ -129,9 +131,11 @@ class TextTemplate:
 
 
 def wrap_nulls(value: Any, name: str) -> Any:
-    """The value with every null inside it replaced by a NullValue that knows its place, such as `contexts[2]`."""
+    """The value with every null and NaN inside it replaced by a NullValue that knows its place, as in `contexts[2]`."""
     if value is None:
         return NullValue(name)
+    if isinstance(value, float) and math.isnan(value):
+        return NullValue(name, "NaN")
     if isinstance(value, list):
         return [wrap_nulls(item, f"{name}[{i}]") for i, item in enumerate(value)]
     if isinstance(value, dict):

@@ -46,7 +46,7 @@ def prompt_config():
 
     def make(**keys):
         defaults = dict.fromkeys(("system", "user", "messages_column", "text_column", "token_ids_column"))
-        more = {"chat_template": "auto", "on_too_long": "error", "reorder": None}
+        more = {"chat_template": "auto", "on_too_long": "error", "reorder": None, "allow_special_tokens": False}
         return SimpleNamespace(**{**defaults, **more, **keys})
 
     return make

@@ -1,5 +1,6 @@
 import json
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -96,11 +97,6 @@ def test_more_rows_than_are_tokenised_at_a_time(build, tokenizer):
     rows = build({"t": texts}, text_column="t")
     for text, row in zip(texts, rows, strict=True):
         assert (row["status"] == "failed") if text is None else (tokenizer.decode(row["token_ids"]) == text)
-
-
-def test_special_tokens_of_the_template_and_text_are_tokens(build, tokenizer):
-    (row,) = build({"x": ["a<|end|>b"]}, user="{{ x }}")
-    assert row["token_ids"].count(tokenizer.convert_tokens_to_ids("<|end|>")) == 2
 
 
 # What a bad row becomes
@@ -212,3 +208,12 @@ def test_a_megabyte_of_text_and_control_characters(build):
     texts = ["word " * 200_000, "x" * 1_000_000, "\x00\x01\x1b[31m\u202e\ufeff"]
     long, one_word, control = build({"t": texts}, text_column="t", max_model_len=10**7)
     assert [long["status"], one_word["status"], control["status"]] == ["ok"] * 3
+
+
+@pytest.mark.parametrize("kind", [pa.float64(), pa.float32(), pa.float16()])
+def test_a_missing_number_fails_its_row_only(build, kind):
+    numbers = pa.array(np.array([1.5, np.nan, 2.5], kind.to_pandas_dtype()))
+    rows = build({"x": numbers}, user="{{ x }}")
+    assert [row["status"] for row in rows] == ["ok", "failed", "ok"] and rows[1]["error"].endswith("x is NaN")
+    nested = pa.array([[1.0], [float("nan")]], pa.list_(pa.float64()))
+    assert [row["status"] for row in build({"x": nested}, user="{{ x | join }}")] == ["ok", "failed"]

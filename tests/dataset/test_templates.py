@@ -71,6 +71,12 @@ def test_a_null_inside_a_value_names_its_place(source, value, place):
     assert failure(source, x=value).endswith(f"{place} is null")
 
 
+def test_a_missing_number_is_not_printed():
+    assert failure("{{ x }}", x=float("nan")).endswith("x is NaN")
+    assert failure("{{ x | join }}", x=[1.5, float("nan")]).endswith("x[1] is NaN")
+    assert render("{{ x }}", x=float("inf")) == "inf"
+
+
 @pytest.mark.parametrize(
     ("source", "expected"),
     [
@@ -84,8 +90,9 @@ def test_a_null_inside_a_value_names_its_place(source, value, place):
         ("{{ x is defined }}", "False"),
     ],
 )
-def test_a_template_can_handle_nulls(source, expected):
-    assert render(source, x=None) == expected
+@pytest.mark.parametrize("missing", [None, float("nan")])
+def test_a_template_can_handle_nulls(source, missing, expected):
+    assert render(source, x=missing) == expected
 
 
 def test_a_template_can_skip_nulls_in_lists():
