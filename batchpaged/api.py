@@ -51,14 +51,17 @@ def run(
     limit: int | None = None,
     run_dir: Path | str | None = None,
     fresh: bool = False,
+    retry_failed: bool = False,
     reporter: ProgressReporter | None = None,
 ) -> RunResult:
     """Run a pipeline (a file's path, a mapping or a Pipeline), or go on with it where it was interrupted.
 
-    `overrides` are "key.sub=value" strings; `run_dir` stands in for output.path; `fresh` discards an earlier run's files.
+    `overrides` are "key.sub=value" strings; `run_dir` stands in for output.path; `fresh` discards an earlier run's files;
+    `retry_failed` computes failed rows of finished units again, and no others.
     Raises RefusedError before any work if something is wrong, UnfinishedError if the run stopped before its end.
     """
-    return run_pipeline(read_pipeline(pipeline, overrides, limit), reporter or NullReporter(), run_dir, fresh)
+    checked = read_pipeline(pipeline, overrides, limit)
+    return run_pipeline(checked, reporter or NullReporter(), run_dir, fresh, retry_failed=retry_failed)
 
 
 def plan(

@@ -28,7 +28,7 @@ _RESUME = "batchpaged.resume"  # the command that goes on with an interrupted ru
 EXIT_CODES = """\b
 Exit codes:
   0  done
-  1  done, but a gate of the pipeline failed
+  1  done, but a gate of the pipeline failed, or every row did
   2  refused before any work: a bad file, key, input or model; nothing was written
   3  not finished: run the same command again and it goes on
 """
@@ -121,9 +121,16 @@ _limit = click.option("--limit", type=click.IntRange(min=1), metavar="N", help="
 @_limit
 @click.option("--run-dir", type=click.Path(path_type=Path), metavar="DIR", help="Use DIR, not the file's output.path.")
 @click.option("--fresh", is_flag=True, help="Discard what an earlier run left in the run directory and start over.")
+@click.option("--retry-failed", is_flag=True, help="Compute failed rows of finished units again, and no other rows.")
 @click.pass_context
 def run(
-    ctx: click.Context, file: Path, overrides: tuple[str, ...], limit: int | None, run_dir: Path | None, fresh: bool
+    ctx: click.Context,
+    file: Path,
+    overrides: tuple[str, ...],
+    limit: int | None,
+    run_dir: Path | None,
+    fresh: bool,
+    retry_failed: bool,
 ) -> None:
     """Run a pipeline: Parquet in, Parquet with completions and a report out.
 
@@ -137,20 +144,24 @@ def run(
       batchpaged run rag.yaml --limit 100 --run-dir runs/try
       batchpaged run rag.yaml --set engine.kv_cache=4GiB --set 'sampling.stop=["\\n"]'
       batchpaged run rag.yaml --fresh
+      batchpaged run rag.yaml --retry-failed --set engine.kv_cache=8GiB
 
     Exit code 1 says that a gate failed, 3 that the run is not finished.
     """
+    if fresh and retry_failed:
+        raise click.UsageError("--fresh discards what --retry-failed would keep; give one of them.")
     ctx.meta[_RESUME] = resume_command(file, overrides, limit, run_dir)
     with _progress() as reporter:
         from batchpaged import api
 
-        result = api.run(file, overrides=overrides, limit=limit, run_dir=run_dir, fresh=fresh, reporter=reporter)
+        result = api.run(file, overrides=overrides, limit=limit, run_dir=run_dir, fresh=fresh, retry_failed=retry_failed, reporter=reporter)
     _say(_summary_lines(result.report, result.run_dir))
     ctx.exit(result.exit_code)
 
 
 def resume_command(file: Path, overrides: Iterable[str], limit: int | None, run_dir: Path | None) -> str:
-    """The same command, but never --fresh, which would discard what is finished."""
+    """The same command, but without --fresh, which would discard what is finished, and --retry-failed, which is noted
+    in the run directory."""
     words = ["batchpaged", "run", str(file)]
     for override in overrides:
         words += ["--set", override]

@@ -18,7 +18,7 @@ from batchpaged.dataset.source import Source
 from batchpaged.errors import RefusedError, UnfinishedError
 from batchpaged.models.resolve import ResolvedModel
 from batchpaged.planner import known_model_cost
-from batchpaged.planning.plan_file import read_plan
+from batchpaged.planning.plan_file import has_plan, read_plan
 from batchpaged.prepare import Prepared, find_model, judge_model, open_input
 from batchpaged.report.html import write_html
 from batchpaged.report.json import write_json
@@ -26,6 +26,7 @@ from batchpaged.report.metrics import build_report
 from batchpaged.report.prometheus import write_prometheus
 from batchpaged.run.collect import Sitting, collect_facts
 from batchpaged.run.directory import RunDirectory
+from batchpaged.run.failed_rows import FailedRows, find_failed_rows
 from batchpaged.run.fingerprint import run_identity
 from batchpaged.run.progress import Progress, ProgressReporter
 
@@ -43,8 +44,11 @@ def run_pipeline(
     run_dir: Path | str | None = None,
     fresh: bool = False,
     rows_digest: str | None = None,
+    retry_failed: bool = False,
 ) -> RunResult:
     """Run, or go on. `rows_digest` stands for the input's files where they are copies of rows in memory.
+
+    With `retry_failed` rows of finished units that have a prompt and failed all the same are computed again.
 
     Raises RefusedError before anything is written, and UnfinishedError afterwards.
     """
@@ -53,12 +57,15 @@ def run_pipeline(
     directory = RunDirectory(pipeline.output.path if run_dir is None else run_dir)
     identity = run_identity(pipeline, model.identity, source.fingerprint(), rows_digest)
     directory.check_usable(identity, fresh)
-    is_finished = directory.is_finished and not fresh
+    failed = _rows_to_retry(directory, reporter) if retry_failed and not fresh else FailedRows()
+    is_finished = directory.is_finished and not fresh and not failed.units
     with ExitStack() as stack:
         ready = None if is_finished else stack.enter_context(_getting_ready(pipeline, source, model, reporter))
         stack.enter_context(directory.lock())
         info = directory.open(pipeline.name, identity, fresh)
         with _going_on_later(directory):
+            if failed.units:
+                directory.set_aside(failed.units)
             if ready is None:
                 reporter.note(f"{directory.path} is finished already; --fresh would start over")
             else:
@@ -66,6 +73,15 @@ def run_pipeline(
             report = _write_report(pipeline, directory, reporter)
     is_passed = all(gate["passed"] for gate in report["gates"])
     return RunResult(report, directory.path, 0 if is_passed else 1)
+
+
+def _rows_to_retry(directory: RunDirectory, reporter: ProgressReporter) -> FailedRows:
+    if not has_plan(directory.path):
+        return FailedRows()
+    failed = find_failed_rows(directory, read_plan(directory.path)[0].num_units)
+    without = f"; {failed.num_without_prompt} more have no prompt and would fail again" * bool(failed.num_without_prompt)
+    reporter.note(f"failed rows that are computed again: {failed.num_retried}{without}")
+    return failed
 
 
 @contextmanager

@@ -24,7 +24,7 @@ NOBODY = {"scheduler": "tcp://127.0.0.1:9"}  # no cluster is there: whoever aske
 @pytest.mark.parametrize("kind", ["mapping", "path", "pipeline"])
 def test_a_pipeline_is_a_mapping_a_file_or_a_pipeline(kind, tmp_path, monkeypatch):
     given = []
-    monkeypatch.setattr(api, "run_pipeline", lambda *args: given.append(args))
+    monkeypatch.setattr(api, "run_pipeline", lambda *args, **kwargs: given.append(args))
     mapping = tiny_runs.pipeline(tmp_path / "run")
     (tmp_path / "pipeline.yaml").write_text(yaml.safe_dump(mapping))
     api.run({"mapping": mapping, "path": str(tmp_path / "pipeline.yaml"), "pipeline": parse_pipeline(mapping)}[kind])
@@ -34,7 +34,7 @@ def test_a_pipeline_is_a_mapping_a_file_or_a_pipeline(kind, tmp_path, monkeypatc
 
 
 def test_the_package_itself_is_the_function(tmp_path, monkeypatch):
-    monkeypatch.setattr(api, "run_pipeline", lambda *args: "ran")
+    monkeypatch.setattr(api, "run_pipeline", lambda *args, **kwargs: "ran")
     assert batchpaged.run(tiny_runs.pipeline(tmp_path)) == "ran"
 
 

@@ -81,7 +81,15 @@ def test_run_passes_everything_on(api):
     [(_, args, kwargs)] = api.calls
     assert args == (Path("rag.yaml"),)
     assert kwargs.pop("reporter") is not None
-    assert kwargs == dict(overrides=overrides, limit=5, run_dir=Path("d"), fresh=True)
+    assert kwargs == dict(overrides=overrides, limit=5, run_dir=Path("d"), fresh=True, retry_failed=False)
+
+
+def test_retry_failed_is_passed_on_and_never_with_fresh(api):
+    api.answers["run"] = result()
+    assert invoke("run", "rag.yaml", "--retry-failed").exit_code == 0
+    assert api.calls[0][2]["retry_failed"] is True
+    outcome = invoke("run", "rag.yaml", "--retry-failed", "--fresh")
+    assert outcome.exit_code == 2 and "give one of them" in outcome.stderr and len(api.calls) == 1
 
 
 def test_progress_goes_to_stderr(api):

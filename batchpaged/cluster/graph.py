@@ -27,6 +27,7 @@ from distributed import Client, Future, as_completed
 from distributed.scheduler import KilledWorker
 
 from batchpaged.cluster.count_tasks import count_part, load_reorder, merge_parts
+from batchpaged.cluster.failure_limit import FailureLimit
 from batchpaged.cluster.infer_tasks import infer_unit, start_engine, stop_engine
 from batchpaged.cluster.job import Job
 from batchpaged.cluster.progress_tracker import ProgressTracker
@@ -171,6 +172,8 @@ class _Inference:
         self._client, self._job, self._job_future = client, job, job_future
         self._engines, self._slots, self._reporter = engines, slots, reporter
         done, num_damaged = job.directory.finished_units(summary.num_units)
+        self._failures = FailureLimit(job.pipeline.max_failed_rows, job.directory)
+        self._failures.add(summary.num_failed + sum(facts.get("num_refused", 0) for facts in done.values()))
         self._note_earlier_work(len(done), num_damaged, summary.num_units)
         self._tracker = ProgressTracker(summary, job.pipeline.sampling.max_tokens, list(done.values()))
         self._ranges = _unit_ranges(job, done)
@@ -235,6 +238,7 @@ class _Inference:
         for future in [future for future in self._running if future.done()]:
             unit, facts = self._running.pop(future), _result(future, "inference")
             self._tracker.on_unit(facts)
+            self._failures.add(facts.get("num_refused", 0))
             self._ranges.finish(unit, CompletionSum(**facts["completions"]))
 
     def _wait_for_news(self) -> None:

@@ -1,7 +1,7 @@
 """Tasks of inference: start a worker's engine, compute a unit and commit it."""
 
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from distributed import get_worker, secede
@@ -15,6 +15,7 @@ from batchpaged.cluster.unit_reuse import unit_reuse
 from batchpaged.engine.engine import Completion
 from batchpaged.engine.sampling_params import SamplingParams
 from batchpaged.planning.plan_file import read_unit
+from batchpaged.run.failed_rows import read_kept
 from batchpaged.run.unit_file import read_unit_facts, result_row, write_unit
 
 _engine = CurrentEngine()  # of this process
@@ -62,7 +63,7 @@ def sampling_params(job: Job) -> SamplingParams:
 
 
 def infer_unit(job: Job, unit: int, num_units: int, after: int | None) -> dict[str, Any]:
-    """Compute a unit and commit it, unless it is committed already. -> the unit's facts, without its timeline.
+    """Compute a unit and commit it, unless it is committed already. -> the unit's facts, without the long ones.
 
     `after`: the unit that was sent to this worker before it.
     """
@@ -71,7 +72,7 @@ def infer_unit(job: Job, unit: int, num_units: int, after: int | None) -> dict[s
         task = None if path.exists() else _begin(job, unit, num_units)
     secede()  # to wait for the engine takes no thread from other units
     facts = read_unit_facts(path) if task is None else _finish(job, unit, task)
-    return {key: value for key, value in facts.items() if key != "timeline"}
+    return {key: value for key, value in facts.items() if key not in ("timeline", "earlier")}
 
 
 @dataclass(frozen=True)
@@ -79,16 +80,22 @@ class _UnitTask:
     prompts: list[dict[str, Any]]  # of the plan, all rows of the unit
     outcome: "Future[UnitOutcome] | None"  # None where no row has a prompt
     before: list[int] | None  # token ids of the row before the unit, in planned order
+    kept: dict[int, dict[str, Any]]  # rows computed earlier that need not be computed again, by ordinal
+    earlier: list[dict[str, Any]]  # facts of those who computed them
+
+    def is_computed(self, prompt: dict[str, Any]) -> bool:
+        return prompt["token_ids"] is not None and prompt["ordinal"] not in self.kept
 
 
 def _begin(job: Job, unit: int, num_units: int) -> _UnitTask:
     """Give the unit to the engine."""
     prompts = read_unit(job.directory.path, unit).to_pylist()
-    rows = [UnitRow(prompt["token_ids"], prompt["row_id"]) for prompt in prompts if prompt["token_ids"] is not None]
+    task = _UnitTask(prompts, None, None, *read_kept(job.directory.retry_file(unit)))
+    rows = [UnitRow(prompt["token_ids"], prompt["row_id"]) for prompt in prompts if task.is_computed(prompt)]
     if not rows:
-        return _UnitTask(prompts, None, None)
+        return task
     before, after = _neighbours(job, unit, num_units)
-    return _UnitTask(prompts, _engine_worker(job).submit(rows, after), before)
+    return replace(task, outcome=_engine_worker(job).submit(rows, after), before=before)
 
 
 def _neighbours(job: Job, unit: int, num_units: int) -> tuple[list[int] | None, list[int] | None]:
@@ -104,10 +111,13 @@ def _finish(job: Job, unit: int, task: _UnitTask) -> dict[str, Any]:
     pairs = zip((prompt["token_ids"] for prompt in task.prompts), outcomes, strict=True)
     facts |= {"unit": unit, "sitting": job.sitting, "num_rows": len(task.prompts)}
     facts["completions"] = _completion_sum(outcomes)
+    facts["num_refused"] = sum(isinstance(outcome, str) for outcome in outcomes)
     facts["reuse"] = unit_reuse(pairs, task.before, job.pipeline.engine.prefix_cache)
+    facts |= {"earlier": task.earlier} if task.earlier else {}
     job.check_is_current()
-    rows = [result_row(*pair) for pair in zip(task.prompts, outcomes, strict=True)]
+    rows = [task.kept.get(p["ordinal"]) or result_row(p, o) for p, o in zip(task.prompts, outcomes, strict=True)]
     write_unit(job.directory.unit_file(unit), rows, facts)
+    job.directory.retry_file(unit).unlink(missing_ok=True)
     return facts
 
 
@@ -117,7 +127,7 @@ def _outcomes(task: _UnitTask) -> tuple[list[Completion | str | None], dict[str,
         return [None] * len(task.prompts), {}
     outcome = task.outcome.result()
     computed = iter(outcome.rows)
-    outcomes = [None if prompt["token_ids"] is None else next(computed) for prompt in task.prompts]
+    outcomes = [next(computed) if task.is_computed(prompt) else None for prompt in task.prompts]
     return outcomes, dict(outcome.facts)
 
 

@@ -222,6 +222,9 @@ class Pipeline(Section):
     gates: Gates = Field(
         (), description="Conditions on the report, `figure operator number`; if one does not hold the exit code is 1"
     )
+    max_failed_rows: Annotated[int, Field(ge=0)] | None = Field(
+        None, description="Failed rows beyond which the run stops, unfinished, with exit code 3; null: it never does"
+    )
     cluster: ClusterConfig = Field(default_factory=ClusterConfig, description="The Dask cluster that does the work")
     output: OutputConfig = Field(description="Where everything is written")
 

@@ -37,7 +37,17 @@ def build_report(facts: RunFacts) -> dict[str, Any]:
         "finish_reasons": totals.finish_reasons,
     }
     report = _finite(report)
-    return {**report, "gates": [check(gate, report) for gate in facts.gates]}
+    return {**report, "gates": [check(gate, report) for gate in (*facts.gates, *_implied_gates(report))]}
+
+
+def _implied_gates(report: dict[str, Any]) -> list[str]:
+    """A run in which no row succeeded has failed, whatever gates it was given: nobody may take it for a good one."""
+    return ["rows.succeeded > 0"] if is_hopeless(report) else []
+
+
+def is_hopeless(report: dict[str, Any]) -> bool:
+    """Whether all rows failed."""
+    return report["rows"]["total"] > 0 and report["rows"]["succeeded"] == 0
 
 
 def ratio(part: float | None, whole: float | None) -> float | None:

@@ -13,7 +13,7 @@ from batchpaged.report.distributions import Lengths, bin_lengths, count_cached_f
 from batchpaged.report.facts import STAGES, RunFacts
 from batchpaged.report.failures import group_failures
 from batchpaged.report.json import to_json
-from batchpaged.report.metrics import computed_again
+from batchpaged.report.metrics import computed_again, is_hopeless
 from batchpaged.report.timeline import Timeline, summarise_timeline
 
 MOST_WORKERS = 100  # in the table and in the embedded report; report.json has them all
@@ -59,6 +59,8 @@ def build_page(report: dict[str, Any], facts: RunFacts) -> dict[str, Any]:
 
 
 def _verdict(report: dict[str, Any]) -> Verdict:
+    if is_hopeless(report):
+        return Verdict("failed", "No row succeeded")
     failed, total = sum(not gate["passed"] for gate in report["gates"]), len(report["gates"])
     if failed:
         return Verdict("failed", f"{failed} of {fmt.plural(total, 'gate')} failed")

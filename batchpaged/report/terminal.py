@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from batchpaged.report import formatting as fmt
-from batchpaged.report.metrics import computed_again, ratio
+from batchpaged.report.metrics import computed_again, is_hopeless, ratio
 
 BAR_WIDTH = 28
 MOST_REASONS = 5
@@ -53,10 +53,10 @@ class _Marks:
 def _headline(report: dict[str, Any], marks: _Marks) -> Text:
     failed = sum(not gate["passed"] for gate in report["gates"])
     name = Text(report["run"]["name"], style="bold")
-    if failed:
-        verdict = Text(f"  {marks.failed} {failed} of {fmt.plural(len(report['gates']), 'gate')} failed", "bold red")
-    elif report["rows"]["total"] and not report["rows"]["succeeded"]:
+    if is_hopeless(report):
         verdict = Text(f"  {marks.failed} no row succeeded", "bold red")
+    elif failed:
+        verdict = Text(f"  {marks.failed} {failed} of {fmt.plural(len(report['gates']), 'gate')} failed", "bold red")
     elif report["gates"]:
         verdict = Text(f"  {marks.passed} {_all_passed(len(report['gates']))}", "bold green")
     else:

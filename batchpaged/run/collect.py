@@ -18,6 +18,7 @@ from batchpaged.evaluation.evaluator import Evaluator
 from batchpaged.planning.summary import PlanSummary
 from batchpaged.report.facts import ROWS_SCHEMA, TIMELINE_SCHEMA, EngineStats, PlanFacts, RunFacts
 from batchpaged.run.directory import RunDirectory
+from batchpaged.run.failed_rows import all_facts
 from batchpaged.run.misses import lost_tokens
 from batchpaged.run.unit_file import last_of_each_session, read_unit_facts
 
@@ -37,7 +38,7 @@ class Sitting:
 def collect_facts(directory: RunDirectory, pipeline: Pipeline, summary: PlanSummary) -> RunFacts:
     """Reads every unit's results (no completions) and facts, and the output for the evaluation."""
     info = directory.info()
-    units = [read_unit_facts(directory.unit_file(unit)) for unit in range(summary.num_units)]
+    units = all_facts([read_unit_facts(directory.unit_file(unit)) for unit in range(summary.num_units)])
     computed = [unit for unit in units if "session" in unit]
     return RunFacts(
         run_id=info["run_id"],

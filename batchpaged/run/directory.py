@@ -14,7 +14,7 @@ import os
 import shutil
 import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
@@ -77,6 +77,10 @@ class RunDirectory:
     def unit_file(self, unit: int) -> Path:
         return self.units / f"unit-{unit:06}.parquet"
 
+    def retry_file(self, unit: int) -> Path:
+        """A finished unit that was set aside: its failed rows are to be computed again."""
+        return self.units / f"retry-{unit:06}.parquet"
+
     def is_unit_done(self, unit: int) -> bool:
         return self.unit_file(unit).exists()
 
@@ -90,6 +94,12 @@ class RunDirectory:
                 self.unit_file(unit).unlink()
                 num_damaged += 1
         return facts, num_damaged
+
+    def set_aside(self, units: Iterable[int]) -> None:
+        """Open finished units again for the failed rows in them; whatever ends this, the run can go on."""
+        self.report.unlink(missing_ok=True)
+        for unit in filter(self.is_unit_done, units):
+            self.unit_file(unit).rename(self.retry_file(unit))
 
     def finished_at(self) -> str:
         """When the output was published; a report that is written again keeps it."""
@@ -206,6 +216,9 @@ class RunDirectory:
             folder.mkdir(exist_ok=True)
         for folder in (self.documents, self.prompts, self.units, self.sittings):
             for leftover in folder.glob(".*.tmp"):  # of a killed sitting, in the middle of writing
+                leftover.unlink(missing_ok=True)
+        for leftover in self.units.glob("retry-*.parquet"):  # of units that are done again
+            if leftover.with_name(leftover.name.replace("retry-", "unit-")).exists():
                 leftover.unlink(missing_ok=True)
         for leftover in self.path.glob(".plan.*.tmp"):
             shutil.rmtree(leftover, ignore_errors=True)

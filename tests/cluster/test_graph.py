@@ -64,6 +64,7 @@ class Inference(graph._Inference):
         self._tracker = SimpleNamespace(
             on_unit=self.finished.append, open_rows=lambda address: self.open_rows.get(address, OpenRows(0, 0))
         )
+        self._failures = graph.FailureLimit(None, None)
         self._last_worker_seen = graph.time.monotonic()
 
     def _wait_for_news(self):
