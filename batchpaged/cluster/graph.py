@@ -35,7 +35,8 @@ from batchpaged.cluster.prompt_tasks import plan_run, plan_step, tokenise_part
 from batchpaged.cluster.unit_ranges import Batch, CompletionSum, UnitRanges
 from batchpaged.cluster.worker_slots import WorkerSlots
 from batchpaged.dataset.sink import assemble
-from batchpaged.errors import BatchpagedError, UnfinishedError
+from batchpaged.dataset.source import refuse_if
+from batchpaged.errors import BatchpagedError, InputError, UnfinishedError
 from batchpaged.planning.cost import ModelCost, expected_decode_tokens
 from batchpaged.planning.plan_file import has_plan, read_plan
 from batchpaged.planning.planner import Each
@@ -113,10 +114,12 @@ def _plan(
     reporter.update(Progress("read", 0, num_parts, "parts"))
     _raise_failures([counted] if counted else [], "counting documents")
     cost = model_cost()  # while the workers read
+    problems: list[str] = []
     for num_done, (future, _) in enumerate(as_completed(parts, with_results=True, raise_errors=False), 1):
-        _raise_failures([future], "reading and tokenising")
+        problems += _input_problems(future)
         _raise_failures(engines, "loading the model")
         reporter.update(Progress("read", num_done, num_parts, "parts"))
+    refuse_if(list(dict.fromkeys(problems)))
     reporter.update(Progress("plan", 0, job.source.num_rows, "rows"))
     seconds = [_result(part, "reading and tokenising") for part in parts]
     started = time.perf_counter()
@@ -124,6 +127,15 @@ def _plan(
     times = {key: sum(s[key] for s in seconds) for key in ("read", "tokenize")}
     reporter.update(Progress("plan", job.source.num_rows, job.source.num_rows, "rows"))
     return summary, {**times, "plan": time.perf_counter() - started}
+
+
+def _input_problems(future: Future) -> list[str]:
+    """What is wrong with the part, if it cannot be read: the others are looked at all the same. Raises anything else."""
+    error = future.exception() if future.status == "error" else None
+    if isinstance(error, InputError):
+        return [str(error)]
+    _raise_failures([future], "reading and tokenising")
+    return []
 
 
 def _on_workers(client: Client, job: Job, engines: Sequence[Future]) -> Each:

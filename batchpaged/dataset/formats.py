@@ -91,7 +91,18 @@ def _read_parquet_facts(file: FoundFile) -> FileFacts:
     groups = tuple(metadata.row_group(i).num_rows for i in range(metadata.num_row_groups))
     if sum(groups) != metadata.num_rows:
         raise InputError("damaged: its row groups do not add up to its number of rows")
+    if _end_of_data(metadata) > file.size - len(footer):
+        raise InputError("damaged: a piece of it is missing, its columns do not fit between its start and its footer")
     return FileFacts(parquet.schema_arrow, groups)
+
+
+def _end_of_data(metadata: pq.FileMetaData) -> int:
+    """Where the last column of the last row group ends: others come before it in every file that is known."""
+    if metadata.num_row_groups == 0 or metadata.num_columns == 0:
+        return 0
+    column = metadata.row_group(metadata.num_row_groups - 1).column(metadata.num_columns - 1)
+    start = min(filter(None, (column.dictionary_page_offset, column.data_page_offset)), default=0)
+    return start + column.total_compressed_size
 
 
 def _read_footer(file: FoundFile) -> bytes:

@@ -126,8 +126,8 @@ def open_source(config: InputConfig) -> Source:
     source = _number_rows(schema, opened, config.limit)
     if not problems and source.num_rows == 0:
         problems.append(f"the {len(opened)} input files hold no rows")
-    _refuse_if(problems)  # what follows reads rows, which needs sound files
-    _refuse_if(_find_lossy_columns(source, opened) + _judge_ids(source, config.id_column))
+    refuse_if(problems)  # what follows reads rows, which needs sound files
+    refuse_if(_find_lossy_columns(source, opened) + _judge_ids(source, config.id_column))
     return source
 
 
@@ -220,7 +220,8 @@ def _check_unchanged(file: SourceFile) -> None:
         raise InputError(f"{file.path}: changed since the run started; start a new run")
 
 
-def _refuse_if(problems: Sequence[str]) -> None:
+def refuse_if(problems: Sequence[str]) -> None:
+    """Raises InputError with all of them, if there are any."""
     if not problems:
         return
     hidden = [f"... and {len(problems) - _MAX_SHOWN} more"] if len(problems) > _MAX_SHOWN else []
