@@ -9,13 +9,12 @@ TOKEN_BYTES = 4
 def as_keys(prompts: pa.ListArray) -> pa.LargeBinaryArray:
     """list<int32> without nulls -> each prompt's token ids, big-endian, one after the other."""
     offsets = prompts.offsets.to_numpy().astype(np.int64)
-    values = prompts.values.to_numpy()[offsets[0] : offsets[-1]].astype(">i4")
-    return _from_buffers((offsets - offsets[0]) * TOKEN_BYTES, values)
+    return _swapped(offsets - offsets[0], prompts.values.to_numpy()[offsets[0] : offsets[-1]])
 
 
 def as_little_endian(keys: pa.LargeBinaryArray) -> pa.LargeBinaryArray:
     """The same prompts as int32 in the byte order of files; what `as_prompts` reads."""
-    return _from_buffers(key_offsets(keys) * TOKEN_BYTES, key_values(keys).byteswap())
+    return _swapped(key_offsets(keys), key_values(keys))
 
 
 def as_prompts(values: pa.Array) -> pa.ListArray:
@@ -51,6 +50,14 @@ def num_common(a: bytes, b: bytes) -> int:
     return int(differs.argmax()) if differs.any() else n
 
 
-def _from_buffers(offsets: np.ndarray, values: np.ndarray) -> pa.LargeBinaryArray:
-    buffers = [None, pa.py_buffer(np.ascontiguousarray(offsets)), pa.py_buffer(values)]
+def one_array(column: pa.ChunkedArray) -> pa.Array:
+    """The column in one piece. `combine_chunks` alone copies a single chunk too."""
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def _swapped(offsets: np.ndarray, values: np.ndarray) -> pa.LargeBinaryArray:
+    """Byte strings of `values` [tokens], four bytes each, their order reversed; `offsets` [n + 1] are in tokens."""
+    data = pa.allocate_buffer(len(values) * TOKEN_BYTES)  # of Arrow's pool, which gives used memory again
+    np.copyto(np.frombuffer(data, values.dtype.newbyteorder()), values)
+    buffers = [None, pa.py_buffer(offsets * TOKEN_BYTES), data]
     return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(offsets) - 1, buffers)

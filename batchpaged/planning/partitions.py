@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from batchpaged.planning.cost import CostModel
-from batchpaged.planning.keys import TOKEN_BYTES, num_common
+from batchpaged.planning.keys import TOKEN_BYTES, num_common, one_array
 from batchpaged.planning.order import Order, order_keys
 from batchpaged.planning.sorted_runs import SortedRun, load
 from batchpaged.planning.summary import num_duplicates, num_prefix_groups, num_unique_tokens
@@ -82,7 +82,7 @@ def _splitter(samples: pa.Table, place: int) -> Splitter:
 def order_partition(partition: Partition, model: CostModel) -> PartitionFacts:
     """Sort a partition and look at its neighbours; the order is written to its file."""
     rows = load_partition(partition)
-    order = order_keys(rows["key"].combine_chunks())
+    order = order_keys(one_array(rows["key"]))
     _save_order(partition.order, order)
     longest = int(order.num_tokens.argmax()) if len(order) else None
     keys = [rows["key"][int(order.rows[i])].as_py() if len(order) else b"" for i in (0, -1)]

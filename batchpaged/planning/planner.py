@@ -19,7 +19,14 @@ from batchpaged.planning.cost import CostModel
 from batchpaged.planning.keys import TOKEN_BYTES, num_common
 from batchpaged.planning.partitions import Partition, PartitionFacts, choose_splitters, order_partition
 from batchpaged.planning.plan_file import publish_plan
-from batchpaged.planning.sorted_runs import SortedRun, choose_sample_bytes, file_size, group_files, sort_files
+from batchpaged.planning.sorted_runs import (
+    SortedRun,
+    choose_run_bytes,
+    choose_sample_bytes,
+    file_size,
+    group_files,
+    sort_files,
+)
 from batchpaged.planning.summary import PlanSummary
 from batchpaged.planning.unit_writing import cut_partition, failed_units, write_failed, write_partition
 from batchpaged.planning.units import Unit, UnitSize, unit_size
@@ -33,7 +40,7 @@ Each = Callable[[Callable[..., Any], Sequence[tuple[Any, ...]]], list[Any]]  # o
 class PlanSettings:
     cost: CostModel
     num_workers: int
-    run_bytes: int = RUN_BYTES  # size in memory of a run, and of a partition
+    run_bytes: int = RUN_BYTES  # most that a run, or a partition, takes in memory
 
 
 @dataclass(frozen=True)
@@ -97,11 +104,12 @@ def make_plan(
 
 def _order(files: Sequence[Path], work: Path, settings: PlanSettings, each: Each) -> _Ordered:
     sizes = [file_size(path) for path in files]
-    groups = group_files(files, sizes, settings.run_bytes)
-    sample_bytes = choose_sample_bytes(sizes, settings.run_bytes)
-    pieces = each(sort_files, [(work, i, group, settings.run_bytes, sample_bytes) for i, group in enumerate(groups)])
+    run_bytes = choose_run_bytes(sizes, settings.run_bytes)
+    groups = group_files(files, sizes, run_bytes)
+    sample_bytes = choose_sample_bytes(sizes, run_bytes)
+    pieces = each(sort_files, [(work, i, group, run_bytes, sample_bytes) for i, group in enumerate(groups)])
     runs = [run for piece in pieces for run in piece]
-    partitions = _partitions(runs, work, settings.run_bytes)
+    partitions = _partitions(runs, work, run_bytes)
     facts = each(order_partition, [(partition, settings.cost) for partition in partitions])
     filled = [(partition, fact) for partition, fact in zip(partitions, facts, strict=True) if fact.num_rows]
     return _join(runs, filled, settings.cost)

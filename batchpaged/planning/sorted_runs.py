@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from batchpaged.planning.keys import TOKEN_BYTES, as_keys, key_offsets
+from batchpaged.planning.keys import TOKEN_BYTES, as_keys, key_offsets, one_array
 from batchpaged.planning.plan_file import PROMPTS_SCHEMA, explaining
 
 RUN_SCHEMA = pa.schema(
@@ -25,6 +25,8 @@ RUN_SCHEMA = pa.schema(
 )
 SAMPLES_PER_RUN = 256
 _MAX_SAMPLES_BYTES = 128 << 20
+_MIN_RUN_BYTES = 16 << 20
+_RUNS = 8  # unless they would be smaller than that, or larger than a step may be
 _ROW_BYTES = 64  # about what a row takes in memory beside its tokens
 _BATCH_BYTES = 16 << 20
 _MAX_BATCH_ROWS = 8192
@@ -72,6 +74,11 @@ def group_files(files: Sequence[Path], sizes: Sequence[FileSize], run_bytes: int
     return groups
 
 
+def choose_run_bytes(sizes: Sequence[FileSize], most: int) -> int:
+    """Size of a run: a small data set has several too, for more than one worker, and to touch little memory at a time."""
+    return min(most, max(_MIN_RUN_BYTES, sum(size.num_bytes for size in sizes) // _RUNS))
+
+
 def choose_sample_bytes(sizes: Sequence[FileSize], run_bytes: int) -> int:
     """How far samples are apart: SAMPLES_PER_RUN, or fewer where all samples together would not fit in memory."""
     num_bytes, num_rows = sum(size.num_bytes for size in sizes), sum(size.num_rows for size in sizes)
@@ -86,31 +93,42 @@ def _size(metadata: pq.FileMetaData) -> FileSize:
     return FileSize(metadata.num_rows, metadata.num_rows * _ROW_BYTES + num_tokens * TOKEN_BYTES)
 
 
+@dataclass(frozen=True)
+class _Batch:
+    """Some rows of a file, as a run needs them. Token ids exist once, as keys: what was decoded is let go."""
+
+    rows: pa.Table  # RUN_SCHEMA, without those that have failed
+    failed: pa.Table  # PROMPTS_SCHEMA
+
+    @property
+    def num_bytes(self) -> int:
+        return (self.rows.num_rows + self.failed.num_rows) * _ROW_BYTES + self.rows["key"].nbytes
+
+
 def sort_files(folder: Path, index: int, files: Sequence[Path], run_bytes: int, sample_bytes: int) -> list[SortedRun]:
     """Write the runs of these tokenised files, in input order: usually one, more where a file is larger than a run.
 
     Every `sample_bytes` of a sorted run one prompt goes into its sample.
     """
-    pieces = enumerate(_gather(_iter_batches(files), run_bytes))
+    pieces = enumerate(_gather(map(_split_failed, _iter_tables(files)), run_bytes))
     return [_write_run(folder / f"run-{index:05}-{i:05}", batches, sample_bytes) for i, batches in pieces]
 
 
-def _gather(batches: Iterator[pa.Table], run_bytes: int) -> Iterator[list[pa.Table]]:
+def _gather(batches: Iterator[_Batch], run_bytes: int) -> Iterator[list[_Batch]]:
     """Consecutive batches that make a run."""
-    run: list[pa.Table] = []
+    run: list[_Batch] = []
     num_bytes = 0
     for batch in batches:
-        size = batch.num_rows * _ROW_BYTES + batch["token_ids"].nbytes
-        if run and num_bytes + size > run_bytes:
+        if run and num_bytes + batch.num_bytes > run_bytes:
             yield run
             run, num_bytes = [], 0
         run.append(batch)
-        num_bytes += size
+        num_bytes += batch.num_bytes
     if run:
         yield run
 
 
-def _iter_batches(files: Sequence[Path]) -> Iterator[pa.Table]:
+def _iter_tables(files: Sequence[Path]) -> Iterator[pa.Table]:
     for path in files:
         with explaining(path), pq.ParquetFile(path) as file:
             size = _size(file.metadata)
@@ -119,14 +137,21 @@ def _iter_batches(files: Sequence[Path]) -> Iterator[pa.Table]:
                 yield pa.Table.from_batches([batch]).select(PROMPTS_SCHEMA.names).cast(PROMPTS_SCHEMA)
 
 
-def _write_run(path: Path, batches: list[pa.Table], sample_bytes: int) -> SortedRun:
+def _split_failed(table: pa.Table) -> _Batch:
+    has_failed = pc.equal(table["status"], "failed")
+    failed = table.filter(has_failed)
+    rows = table.filter(pc.invert(has_failed)) if failed.num_rows else table
+    keys = as_keys(one_array(rows["token_ids"]))
+    return _Batch(rows.drop_columns("token_ids").add_column(0, "key", keys).cast(RUN_SCHEMA), failed)
+
+
+def _write_run(path: Path, batches: list[_Batch], sample_bytes: int) -> SortedRun:
     """Empties `batches`: the run in memory and its sorted copy are enough."""
-    has_failed = [pc.equal(batch["status"], "failed") for batch in batches]
-    failed = pa.concat_tables(b.filter(f) for b, f in zip(batches, has_failed, strict=True))
-    rows = pa.concat_tables(_with_keys(b, f) for b, f in zip(batches, has_failed, strict=True)).combine_chunks()
+    failed = pa.concat_tables(batch.failed for batch in batches)
+    rows = pa.concat_tables(batch.rows for batch in batches).combine_chunks()
     num_truncated = pc.sum(pc.equal(rows["status"], "truncated")).as_py() or 0
     batches.clear()
-    order = pc.sort_indices(_keys(rows))  # stable
+    order = pc.sort_indices(one_array(rows["key"]))  # stable
     rows = rows.take(order)
     run = SortedRun(path, rows.num_rows, int(_row_bytes(rows).sum()), failed.num_rows, num_truncated)
     _write(run.path, rows)
@@ -136,19 +161,8 @@ def _write_run(path: Path, batches: list[pa.Table], sample_bytes: int) -> Sorted
     return run
 
 
-def _with_keys(batch: pa.Table, has_failed: pa.ChunkedArray) -> pa.Table:
-    if pc.any(has_failed).as_py():
-        batch = batch.filter(pc.invert(has_failed))
-    keys = as_keys(batch["token_ids"].combine_chunks())
-    return batch.drop_columns("token_ids").add_column(0, "key", keys).cast(RUN_SCHEMA)
-
-
-def _keys(rows: pa.Table) -> pa.LargeBinaryArray:
-    return rows["key"].combine_chunks()
-
-
 def _row_bytes(rows: pa.Table) -> np.ndarray:
-    return np.diff(key_offsets(_keys(rows))) * TOKEN_BYTES + _ROW_BYTES
+    return np.diff(key_offsets(one_array(rows["key"]))) * TOKEN_BYTES + _ROW_BYTES
 
 
 def _sample(rows: pa.Table, sample_bytes: int) -> pa.Array:

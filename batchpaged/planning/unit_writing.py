@@ -3,17 +3,19 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 
 from batchpaged.atomic import replacing
 from batchpaged.planning.cost import CostModel
-from batchpaged.planning.keys import as_little_endian
+from batchpaged.planning.keys import as_little_endian, one_array
 from batchpaged.planning.partitions import Partition, load_order, load_partition
 from batchpaged.planning.plan_file import PLAN_SCHEMA, open_part
 from batchpaged.planning.sorted_runs import SortedRun, load
 from batchpaged.planning.units import Unit, UnitSize, cut_slice
 
 FAILED_UNIT_ROWS = 10_000
+_GATHERED_ROWS = 2048  # at a time: as many as a large unit has, or memory would grow
 
 
 def cut_partition(partition: Partition, num_shared: int, size: UnitSize, model: CostModel) -> list[Unit]:
@@ -28,12 +30,31 @@ def write_partition(
     order = load_order(partition, num_shared)
     units = cut_slice(order, model, size)
     rows = load_partition(partition)
-    _write(target, (_plan_rows(rows.take(pa.array(order.rows[unit.start : unit.end]))) for unit in units))
+    _write(target, _in_planned_order(rows, order.rows, units))
     return units
 
 
+def _in_planned_order(rows: pa.Table, order: np.ndarray, units: Sequence[Unit]) -> Iterator[pa.Table]:
+    """The rows of each unit, gathered for many at a time: units of a small data set have few rows."""
+    for group in _groups(units):
+        start = group[0].start
+        gathered = _plan_rows(rows.take(pa.array(order[start : group[-1].end])))
+        yield from (gathered.slice(unit.start - start, unit.end - unit.start) for unit in group)
+
+
+def _groups(units: Sequence[Unit]) -> Iterator[Sequence[Unit]]:
+    """Consecutive units of _GATHERED_ROWS together at most; a larger one stands alone."""
+    first = 0
+    for i, unit in enumerate(units):
+        if i > first and unit.end - units[first].start > _GATHERED_ROWS:
+            yield units[first:i]
+            first = i
+    if units:
+        yield units[first:]
+
+
 def _plan_rows(rows: pa.Table) -> pa.Table:
-    token_ids = as_little_endian(rows["key"].combine_chunks())
+    token_ids = as_little_endian(one_array(rows["key"]))
     return rows.append_column("token_ids", token_ids).select(PLAN_SCHEMA.names)
 
 

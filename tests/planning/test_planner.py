@@ -14,7 +14,7 @@ from batchpaged.planning.cost import CostModel
 from batchpaged.planning.order import plan_order
 from batchpaged.planning.plan_file import PROMPTS_SCHEMA, has_plan, read_plan, read_unit
 from batchpaged.planning.planner import PlanSettings, make_plan, preview_plan
-from batchpaged.planning.sorted_runs import FileSize, choose_sample_bytes
+from batchpaged.planning.sorted_runs import FileSize, choose_run_bytes, choose_sample_bytes
 from batchpaged.planning.summary import num_prefix_groups
 from batchpaged.planning.units import cut_units
 
@@ -180,3 +180,11 @@ def test_samples_of_long_prompts_stay_small_together() -> None:
     assert 0.9 * 2**27 < num_samples * 100_000 < 1.01 * 2**27
     short = [FileSize(num_rows=1000, num_bytes=100_000)] * 1000
     assert choose_sample_bytes(short, 2**27) == 2**27 // 256
+
+
+@pytest.mark.parametrize(
+    ("mebibytes", "most", "expected"), [(5, 128, 16), (400, 128, 50), (400, 30, 30), (9000, 128, 128), (5, 1, 1)]
+)
+def test_runs_grow_with_the_data_set_to_what_a_step_may_take(mebibytes: int, most: int, expected: int) -> None:
+    halves = [FileSize(num_rows=1, num_bytes=mebibytes << 19)] * 2
+    assert choose_run_bytes(halves, most << 20) == expected << 20
