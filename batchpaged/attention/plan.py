@@ -8,6 +8,7 @@ inference in FlashInfer (Ye et al., 2024).
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import accumulate
 
 from batchpaged.attention.sharing import SharingRule
 from batchpaged.engine.step import SequenceStep
@@ -44,6 +45,17 @@ class _Member:
         return self.step.context_length - self.step.query_length
 
 
+@dataclass(frozen=True)
+class _Run:
+    """Consecutive members, sorted by their blocks, that share their first `depth` blocks."""
+
+    first: int
+    end: int
+    depth: int
+    start: int  # blocks before this one are covered by shared runs
+    level: int  # of the next shared run
+
+
 def plan_attention(sequences: tuple[SequenceStep, ...], block_size: int, rule: SharingRule) -> list[WorkItem]:
     """Cover every (query, visible key) pair of the step exactly once. A run is shared where `rule` says that it pays."""
     members, first_query = [], 0
@@ -52,48 +64,61 @@ def plan_attention(sequences: tuple[SequenceStep, ...], block_size: int, rule: S
         members.append(_Member(first_query, step, step.block_table[:num_sharable]))
         first_query += step.query_length
     members.sort(key=lambda member: member.sharable)
-    return list(_split(members, 0, 0, 1, block_size, rule))
+    return list(_split(members, block_size, rule))
 
 
-def _split(
-    members: list[_Member], depth: int, start: int, level: int, block_size: int, rule: SharingRule
-) -> Iterator[WorkItem]:
-    """Members share their first `depth` blocks; the first `start` of these are covered by runs below `level`."""
-    if len(members) == 1:
-        yield from _own_items(members[0], start, block_size)
-        return
-    end = _common_depth(members, depth)
-    if end > start and _pays(members, (end - start) * block_size, rule):
-        yield from _shared_items(members, start, end, level, block_size)
-        start, level = end, level + 1
-    for group in _groups_at(members, end):
-        yield from _split(group, end + 1, start, level, block_size, rule)
+def _split(members: list[_Member], block_size: int, rule: SharingRule) -> Iterator[WorkItem]:
+    """Depth first, without recursion: prompts that each extend the one before branch as often as there are prompts."""
+    num_queries = [0, *accumulate(member.step.query_length for member in members)]  # of the members before each
+    runs = [_Run(0, len(members), 0, 0, 1)]
+    while runs:
+        run = runs.pop()
+        if run.end - run.first == 1:
+            yield from _own_items(members[run.first], run.start, block_size)
+            continue
+        depth, start, level = _common_depth(members, run), run.start, run.level
+        queries = num_queries[run.end] - num_queries[run.first]
+        if depth > start and _pays(run.end - run.first, queries, (depth - start) * block_size, rule):
+            yield from _shared_items(members[run.first : run.end], start, depth, level, block_size)
+            start, level = depth, level + 1
+        groups = [_Run(first, end, depth + 1, start, level) for first, end in _groups_at(members, run, depth)]
+        runs += reversed(groups)
 
 
-def _pays(members: list[_Member], num_keys: int, rule: SharingRule) -> bool:
-    alone = sum(rule.alone(member.step.query_length, num_keys) for member in members)
-    return rule.together(sum(member.step.query_length for member in members), num_keys) < alone
+def _pays(num_members: int, num_queries: int, num_keys: int, rule: SharingRule) -> bool:
+    # Costs of a member alone are linear in its queries: one member may stand for the queries of all.
+    alone = rule.alone(num_queries, num_keys) + (num_members - 1) * rule.alone(0, num_keys)
+    return rule.together(num_queries, num_keys) < alone
 
 
-def _common_depth(members: list[_Member], depth: int) -> int:
+def _common_depth(members: list[_Member], run: _Run) -> int:
     # Sorted: what the first and the last share, all share.
-    first, last = members[0].sharable, members[-1].sharable
-    limit = min(len(first), len(last))
+    first, last = members[run.first].sharable, members[run.end - 1].sharable
+    limit, depth = min(len(first), len(last)), run.depth
     while depth < limit and first[depth] == last[depth]:
         depth += 1
-    return min(depth, len(first))
+    return min(depth, limit)
 
 
-def _groups_at(members: list[_Member], depth: int) -> Iterator[list[_Member]]:
-    """Runs of members with the same block at `depth`; a member whose blocks end there stands alone."""
-    group: list[_Member] = []
-    for member in members:
-        is_alone = len(member.sharable) <= depth
-        if group and (is_alone or len(group[0].sharable) <= depth or group[0].sharable[depth] != member.sharable[depth]):
-            yield group
-            group = []
-        group.append(member)
-    yield group
+def _groups_at(members: list[_Member], run: _Run, depth: int) -> Iterator[tuple[int, int]]:
+    """(first, end) of the members with the same block at `depth`; one whose blocks end there stands alone."""
+    last = members[run.end - 1].sharable
+    first = run.first
+    while first < run.end:
+        blocks, end = members[first].sharable, first + 1
+        if len(blocks) > depth:
+            # Where few leave and all others go on together, these are not looked at one by one.
+            end = run.end if blocks[depth] == last[depth] else _end_of_group(members, first, depth)
+        yield first, end
+        first = end
+
+
+def _end_of_group(members: list[_Member], first: int, depth: int) -> int:
+    """Of the members with the block of the first at `depth`, among others with a later one."""
+    block, end = members[first].sharable[depth], first + 1
+    while members[end].sharable[depth] == block:
+        end += 1
+    return end
 
 
 def _shared_items(members: list[_Member], start: int, end: int, level: int, block_size: int) -> Iterator[WorkItem]:

@@ -85,6 +85,21 @@ def test_a_run_too_short_to_pay_is_not_shared() -> None:
     assert all(len(item.query_indices) == 1 for item in plan_attention(decoding(tables, 21), 4, NEVER))
 
 
+def test_prompts_that_each_extend_the_one_before_nest_without_end() -> None:
+    """5,000 levels, far more than Python's calls nest; a run is shared wherever the 100 blocks before it were not."""
+    num_levels, step = 5000, 100
+    blocks = tuple(range(num_levels))
+    steps = [SequenceStep(i, 1, i + 1, (*blocks[:i], num_levels + i), None) for i in range(num_levels)]
+    rule = SharingRule(key=1.0, pair=0.0, query=step - 0.5, run=0.0)  # pays from `step` blocks on, and enough members
+    covered = [0] * num_levels
+    for item in sorted(plan_attention(tuple(steps), 1, rule), key=lambda item: item.key_start):
+        for query in item.query_indices:
+            assert covered[query] == item.key_start
+            covered[query] = item.key_end
+        assert item.blocks == steps[item.query_indices[0]].block_table[item.key_start : item.key_end]
+    assert covered == list(range(1, num_levels + 1))
+
+
 def test_a_block_that_holds_a_query_of_this_step_is_not_shared() -> None:
     """Its other slots are written in this step: whoever reads it needs causal order inside it."""
     shared = tuple(range(6))
