@@ -141,6 +141,10 @@ class EngineConfig(Section):
         256, description="Most sequences running at once; never more than max_batch_tokens"
     )
     prefix_cache: bool = Field(True, description="Whether blocks of a prefix computed before are used again")
+    batch_invariant: bool = Field(
+        False,
+        description="Whether logits have the same bits whatever else is in the batch; float32 on a CPU, and slower",
+    )
     fused_modules: bool = Field(
         True, description="On a CPU in float32: the model's layers on packed weights, with fused element-wise passes"
     )

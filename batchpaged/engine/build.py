@@ -14,10 +14,11 @@ from batchpaged.attention.backend import AttentionBackend
 from batchpaged.attention.interface import NAME, register
 from batchpaged.attention.layer_shape import LayerShape
 from batchpaged.attention.reference import TorchAttention
-from batchpaged.attention.sharing import SharingRule, measure_sharing
+from batchpaged.attention.sharing import NEVER, SharingRule, measure_sharing
 from batchpaged.config.sizes import format_bytes, parse_bytes
 from batchpaged.engine.allocator import keep_freed_memory
 from batchpaged.engine.engine import Engine, EngineLimits
+from batchpaged.engine.invariance import check_batch_invariance
 from batchpaged.engine.model_runner import ModelRunner
 from batchpaged.engine.stop import StopCheck
 from batchpaged.errors import ModelError
@@ -42,13 +43,18 @@ def build_engine(
     torch.set_num_threads(num_threads)
     tokenizer = load_tokenizer(resolved)
     dtype = resolve_dtype(_config_dtype(resolved), model_config.dtype, device)
+    if config.batch_invariant and not _has_cpu_kernels(config.attention, device, dtype):
+        raise ModelError("engine.batch_invariant needs attention: auto in float32 on a CPU in this version; set it to false")
     model = load_model(resolved, dtype=dtype, device=device, attn_implementation=NAME)
     layers = attention_layers(model)
     if device == "cpu":
         _prepare_cpu(model, config, num_threads)
     shapes = tuple(layer.shape for layer in layers)
     num_blocks = num_kv_blocks(config, shapes, dtype, device)
-    backend = _attention_backend(config.attention, layers, num_blocks, config.block_size, dtype, device)
+    backend = _attention_backend(config, layers, num_blocks, dtype, device)
+    runner = ModelRunner(model, backend)
+    if config.batch_invariant:
+        check_batch_invariance(runner, model.get_input_embeddings().num_embeddings, num_blocks, config.block_size)
     limits = EngineLimits(
         num_blocks=num_blocks,
         block_size=config.block_size,
@@ -60,35 +66,42 @@ def build_engine(
     gc.collect()
     gc.freeze()  # nothing loaded so far goes away while the engine runs; looking through it again and again takes 0.2 s each time
     root = f"{run_id}|{resolved.identity}|{dtype}".encode()
-    return Engine(ModelRunner(model, backend), limits, StopCheck(tokenizer, stop_token_ids(model, tokenizer)), root)
+    return Engine(runner, limits, StopCheck(tokenizer, stop_token_ids(model, tokenizer)), root)
 
 
 def _prepare_cpu(model: PreTrainedModel, config: EngineConfig, num_threads: int) -> None:
     # numba is imported for CPUs only.
     from batchpaged.kernels.cpu import jit
     from batchpaged.models.fused import fuse
+    from batchpaged.models.products import blas_product, ordered_product
 
     jit.set_num_threads(num_threads)
     keep_freed_memory()
-    if config.fused_modules and model.dtype is torch.float32:
-        fuse(model)
+    if model.dtype is torch.float32 and (config.fused_modules or config.batch_invariant):
+        fuse(model, ordered_product if config.batch_invariant else blas_product)
 
 
 def _attention_backend(
-    attention: str, layers: tuple[AttentionLayer, ...], num_blocks: int, block_size: int, dtype: torch.dtype, device: str
+    config: EngineConfig, layers: tuple[AttentionLayer, ...], num_blocks: int, dtype: torch.dtype, device: str
 ) -> AttentionBackend:
-    """`auto` takes compiled kernels for float32 on a CPU. When to share runs of blocks is measured here."""
-    shapes = tuple(layer.shape for layer in layers)
+    """When to share runs of blocks is measured here. Never, where results may not depend on who shares."""
+    shapes, block_size = tuple(layer.shape for layer in layers), config.block_size
 
     def make(shapes: tuple[LayerShape, ...], num_blocks: int, rule: SharingRule) -> AttentionBackend:
-        if attention == "auto" and device == "cpu" and dtype is torch.float32:
+        if _has_cpu_kernels(config.attention, device, dtype):
             from batchpaged.attention.cpu import CpuAttention  # numba, which a GPU does not need
 
             return CpuAttention(shapes, num_blocks, block_size, rule)
         return TorchAttention(shapes, num_blocks, block_size, dtype, device, rule)
 
+    if config.batch_invariant:
+        return make(shapes, num_blocks, NEVER)
     rule = measure_sharing(partial(make, shapes[:1]), shapes[0], layers[0].num_heads, block_size, dtype, device)
     return make(shapes, num_blocks, rule)
+
+
+def _has_cpu_kernels(attention: str, device: str, dtype: torch.dtype) -> bool:
+    return attention == "auto" and device == "cpu" and dtype is torch.float32
 
 
 def _config_dtype(resolved: ResolvedModel) -> torch.dtype | str | None:

@@ -24,20 +24,21 @@ class ModelRunner:
 
     @torch.inference_mode()
     def execute(self, plan: StepPlan) -> dict[int, int]:
-        self._backend.copy(plan.copies)
-        self._backend.begin(plan)
         requests, rows, end = [], [], 0
         for step in plan.sequences:
             end += step.query_length
             if step.sample is not None:
                 requests.append((step.seq_id, step.sample))
                 rows.append(end - 1)
-        logits = self._logits(plan, rows or [end - 1])
+        logits = self.logits(plan, rows or [end - 1])
         tokens = sample(logits, [request for _, request in requests]) if requests else []
         return {seq_id: token for (seq_id, _), token in zip(requests, tokens, strict=True)}
 
-    def _logits(self, plan: StepPlan, rows: list[int]) -> torch.Tensor:
-        """-> [len(rows), vocab_size]"""
+    @torch.inference_mode()
+    def logits(self, plan: StepPlan, rows: list[int]) -> torch.Tensor:
+        """Run the step -> [len(rows), vocab_size] for these of its tokens."""
+        self._backend.copy(plan.copies)
+        self._backend.begin(plan)
         wanted = torch.tensor(rows, device=self._device)
         with use_backend(self._backend), needing(wanted):
             output = self._model(

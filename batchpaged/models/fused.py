@@ -17,17 +17,15 @@ from torch import nn
 
 from batchpaged.kernels.cpu.elementwise import rms_norm, rotate, silu_multiply
 from batchpaged.models.needed_rows import needed_rows
+from batchpaged.models.products import Forward, Product, blas_product
 
 # The order of summation differs from the original's, nothing else; a wrong formula is off by much more.
 TOLERANCE = 1e-4
 # Of the rows of test input. Large ones reach bounds that a formula may have, small ones show what is added to a sum.
 TEST_SCALES = (0.01, 0.1, 1.0, 10.0, 1000.0)
-# Rows for which the BLAS library packs weights; it multiplies any number with them.
-PACKED_FOR_ROWS = 256
 # Rows of an MLP's input at a time: no slower a product, and its output is still in the cache for the next step.
 ROWS_PER_CHUNK = 512
 
-Forward = Callable[[torch.Tensor], torch.Tensor]
 Rotation = Callable[..., tuple[torch.Tensor, torch.Tensor]]
 
 
@@ -40,17 +38,17 @@ class FusedCounts:
     num_norm: int
 
 
-def fuse(model: nn.Module) -> FusedCounts:
+def fuse(model: nn.Module, product: Product = blas_product) -> FusedCounts:
     """Exchange what can be exchanged, in place. The model must be in float32 on the CPU and ready for inference."""
-    if not torch.backends.mkl.is_available():
+    if product is blas_product and not torch.backends.mkl.is_available():
         return FusedCounts(0, 0, 0)
     owners = Counter(id(child) for module in model.modules() for child in module.children())
     with torch.inference_mode():
-        mlps = [module for module in model.modules() if _is_gated_mlp(module, owners) and _fuse_mlp(module)]
+        mlps = [module for module in model.modules() if _is_gated_mlp(module, owners) and _fuse_mlp(module, product)]
         _compute_only_needed_rows(model, mlps)
         merged = {id(layer) for mlp in mlps for layer in (mlp.gate_proj, mlp.up_proj)}
         linear = [module for module in model.modules() if type(module) is nn.Linear and id(module) not in merged]
-        num_linear = sum(_pack_linear(module) for module in linear)
+        num_linear = sum(_pack_linear(module, product) for module in linear)
         num_norm = sum(_exchange(module, _fused_norm) for module in model.modules() if _is_rms_norm(module))
         _fuse_rotation(model)
     return FusedCounts(num_linear, len(mlps), num_norm)
@@ -86,26 +84,11 @@ def _input_size(module: nn.Module) -> int:
 # --- linear layers ---
 
 
-def _pack_linear(module: nn.Linear) -> bool:
-    is_packed = _exchange(module, _packed_linear)
+def _pack_linear(module: nn.Linear, product: Product) -> bool:
+    is_packed = _exchange(module, lambda module: product(module.weight, module.bias))
     if is_packed:
         _free_weight(module)
     return is_packed
-
-
-def _packed_linear(module: nn.Linear) -> Forward:
-    return _multiply(module.weight, module.bias)
-
-
-def _multiply(weight: torch.Tensor, bias: torch.Tensor | None) -> Forward:
-    """As `torch.nn.functional.linear`, with the weights in the layout that the BLAS library multiplies with."""
-    packed = torch.ops.mkl._mkl_reorder_linear_weight(weight.contiguous(), PACKED_FOR_ROWS)
-    shape = torch.empty(1).expand(weight.shape)  # all that the operation asks of the weight as it was
-
-    def forward(x: torch.Tensor) -> torch.Tensor:
-        return torch.ops.mkl._mkl_linear(x, packed, shape, bias, x.numel() // x.shape[-1])
-
-    return forward
 
 
 def _free_weight(module: nn.Linear) -> None:
@@ -119,8 +102,8 @@ def _free_weight(module: nn.Linear) -> None:
 # --- gated MLPs ---
 
 
-def _fuse_mlp(module: nn.Module) -> bool:
-    is_fused = _exchange(module, _fused_mlp)
+def _fuse_mlp(module: nn.Module, product: Product) -> bool:
+    is_fused = _exchange(module, lambda module: _fused_mlp(module, product))
     if is_fused:
         _free_weight(module.gate_proj)
         _free_weight(module.up_proj)
@@ -135,11 +118,11 @@ def _is_gated_mlp(module: nn.Module, owners: Counter[int]) -> bool:
     return is_complete and is_alone and (layers[0].bias is None) == (layers[1].bias is None)
 
 
-def _fused_mlp(module: nn.Module) -> Forward:
+def _fused_mlp(module: nn.Module, product: Product) -> Forward:
     """Gate and up as one product, in chunks of rows whose values stay in the processor's cache until they are used."""
     gate, up, down = module.gate_proj, module.up_proj, module.down_proj
     biases = None if gate.bias is None else torch.cat([gate.bias, up.bias])
-    gate_up = _multiply(torch.cat([gate.weight, up.weight]), biases)
+    gate_up = product(torch.cat([gate.weight, up.weight]), biases)
 
     def forward_chunk(x: torch.Tensor) -> torch.Tensor:
         both = gate_up(x)
