@@ -134,7 +134,7 @@ def known_model_cost(prepared: Prepared) -> ModelCost | None:
 
 
 def model_cost(prepared: Prepared) -> tuple[ModelCost, str]:
-    from batchpaged.engine.build import choose_device
+    from batchpaged.engine.build import choose_device, kv_bytes_per_token
     from batchpaged.models.kv_shape import layer_shapes
     from batchpaged.models.load import resolve_dtype
 
@@ -143,11 +143,11 @@ def model_cost(prepared: Prepared) -> tuple[ModelCost, str]:
     dtype = resolve_dtype(getattr(config, "dtype", None), pipeline.model.dtype, device)
     num_layer_parameters, num_head_parameters = count_parameters(config)
     shapes = layer_shapes(config)
-    values = sum(shape.num_values for shape in shapes)
+    kv_bytes = kv_bytes_per_token(shapes, dtype, pipeline.engine.kv_dtype)
     layers = 2.0 * num_layer_parameters
     # A query head multiplies and adds with one key and one value.
     context = 2.0 * config.num_attention_heads * sum(shape.head_dim + shape.value_dim for shape in shapes)
-    return ModelCost(layers, layers + 2.0 * num_head_parameters, values * dtype.itemsize, context), device
+    return ModelCost(layers, layers + 2.0 * num_head_parameters, kv_bytes, context), device
 
 
 def count_parameters(config: "PreTrainedConfig") -> tuple[int, int]:

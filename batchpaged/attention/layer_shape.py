@@ -15,3 +15,7 @@ class LayerShape:
     def num_values(self) -> int:
         """Numbers stored for one token, keys and values together."""
         return self.num_kv_heads * (self.head_dim + self.value_dim)
+
+    def num_bytes(self, bytes_per_number: int, is_quantised: bool) -> int:
+        """Of one token; quantised: a byte for each number, a float32 scale for each head's key and value."""
+        return self.num_values + 8 * self.num_kv_heads if is_quantised else self.num_values * bytes_per_number

@@ -1,6 +1,5 @@
 """Paged attention in plain torch operations, on any device: the reference for every other backend."""
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,10 +7,10 @@ import torch
 
 from batchpaged.attention.backend import AttentionParams
 from batchpaged.attention.batches import PaddedBatch, pad_into_batches
+from batchpaged.attention.kv_array import KvArray, KvDtype
 from batchpaged.attention.layer_shape import LayerShape
 from batchpaged.attention.plan import WorkItem, plan_attention
 from batchpaged.attention.sharing import ALWAYS, SharingRule
-from batchpaged.attention.memory import zeros_on_first_use
 from batchpaged.engine.step import BlockCopy, StepPlan
 
 NEGATIVE_INFINITY = float("-inf")
@@ -30,11 +29,7 @@ class _Batch:
 
 
 class TorchAttention:
-    """Keys and values per layer: [num_kv_heads, num_blocks, block_size, head_dim].
-
-    Heads come first so that the blocks of many sequences gather, in copies of whole blocks, into one contiguous
-    batch for a matrix product.
-    """
+    """Keys and values of each layer are in a KvArray, in the model's type or in 8 bits; products are in the model's type."""
 
     def __init__(
         self,
@@ -44,24 +39,30 @@ class TorchAttention:
         dtype: torch.dtype,
         device: str = "cpu",
         rule: SharingRule = ALWAYS,
+        kv_dtype: KvDtype = "auto",
     ) -> None:
         self.block_size = block_size
         self.num_blocks = num_blocks
         self._device = device
-        self._dtype = dtype
         self._rule = rule
-        self.keys = [self._empty(layer.num_kv_heads, layer.head_dim) for layer in layers]
-        self.values = [self._empty(layer.num_kv_heads, layer.value_dim) for layer in layers]
+
+        def array(num_kv_heads: int, dim: int) -> KvArray:
+            return KvArray((num_kv_heads, num_blocks, block_size, dim), dtype, kv_dtype, device)
+
+        self._keys = [array(layer.num_kv_heads, layer.head_dim) for layer in layers]
+        self._values = [array(layer.num_kv_heads, layer.value_dim) for layer in layers]
         self._slots: torch.Tensor | None = None
         self._items: list[WorkItem] = []
         self._batches: list[_Batch] | None = None
 
-    def _empty(self, num_kv_heads: int, dim: int) -> torch.Tensor:
-        # zeros, not empty: padding reads slots that were never written, and 0 * NaN would be NaN.
-        shape = (num_kv_heads, self.num_blocks, self.block_size, dim)
-        if self._device != "cpu":
-            return torch.zeros(shape, dtype=self._dtype, device=self._device)
-        return zeros_on_first_use(math.prod(shape) * self._dtype.itemsize).view(self._dtype).view(shape)
+    @property
+    def keys(self) -> list[torch.Tensor]:
+        """[num_kv_heads, num_blocks, block_size, head_dim] of each layer, as stored."""
+        return [array.numbers for array in self._keys]
+
+    @property
+    def values(self) -> list[torch.Tensor]:
+        return [array.numbers for array in self._values]
 
     def copy(self, copies: tuple[BlockCopy, ...]) -> None:
         if not copies:
@@ -69,9 +70,8 @@ class TorchAttention:
         size = self.block_size
         source = torch.tensor([c.source * size + i for c in copies for i in range(c.num_slots)], device=self._device)
         target = torch.tensor([c.target * size + i for c in copies for i in range(c.num_slots)], device=self._device)
-        for cache in (*self.keys, *self.values):
-            slots = cache.view(cache.shape[0], -1, cache.shape[-1])
-            slots[:, target] = slots[:, source]
+        for array in (*self._keys, *self._values):
+            array.copy(source, target)
 
     def begin(self, plan: StepPlan) -> None:
         self._slots = torch.tensor(plan.slots, device=self._device)
@@ -94,47 +94,37 @@ class TorchAttention:
     def attend(
         self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, params: AttentionParams
     ) -> torch.Tensor:
-        self._store(self.keys[layer], key)
-        self._store(self.values[layer], value)
+        self._keys[layer].store(self._slots, key)
+        self._values[layer].store(self._slots, value)
         num_heads, num_tokens, _ = query.shape
         num_kv_heads, value_dim = value.shape[0], value.shape[-1]
         grouped = query.view(num_kv_heads, num_heads // num_kv_heads, num_tokens, -1)  # [G, R, T, D]
         merged = _Merged(grouped, value_dim)
         for batch in self._padded_batches():
-            output, lse = self._attend_batch(batch, self.keys[layer], self.values[layer], grouped, params)
+            output, lse = self._attend_batch(batch, self._keys[layer], self._values[layer], grouped, params)
             merged.add(batch.rows, output, lse)
         return merged.result(params.sinks)
 
-    def _store(self, cache: torch.Tensor, new: torch.Tensor) -> None:
-        # Slots beyond a context are read too, with weight 0: what overflowed in one row must not reach others that way.
-        new = new.to(self._dtype).nan_to_num(0.0, 0.0, 0.0)
-        cache.view(cache.shape[0], -1, cache.shape[-1]).index_copy_(1, self._slots, new)
-
     def _attend_batch(
-        self, batch: _Batch, keys: torch.Tensor, values: torch.Tensor, query: torch.Tensor, params: AttentionParams
+        self, batch: _Batch, keys: KvArray, values: KvArray, query: torch.Tensor, params: AttentionParams
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """-> output [G, R, n, value_dim], lse [G, R, n] for the batch's n real queries."""
         num_items, num_queries = batch.padded.query_index.shape
         groups, repeats, _, dim = query.shape
         q = query.index_select(2, batch.query_index).view(groups, repeats, num_items, num_queries, dim)
         q = q.transpose(1, 2).reshape(groups * num_items, repeats * num_queries, dim) * params.scaling
-        k = self._gather(keys, batch, num_items)
-        v = self._gather(values, batch, num_items)
-        scores = torch.bmm(q, k.to(q.dtype).transpose(1, 2)).float()  # [G * B, R * Q, L]
+        k = keys.gather(batch.blocks, q.dtype).reshape(groups * num_items, -1, dim)
+        v = values.gather(batch.blocks, q.dtype).reshape(groups * num_items, k.shape[1], -1)
+        scores = torch.bmm(q, k.transpose(1, 2)).float()  # [G * B, R * Q, L]
         if params.softcap is not None:
             scores = torch.tanh(scores / params.softcap) * params.softcap
         mask = self._mask(batch, params.sliding_window)
         if mask is not None:
             scores.view(groups, num_items, repeats, num_queries, -1).add_(mask[None, :, None])
         probabilities, lse = _softmax(scores)
-        output = torch.bmm(probabilities.to(q.dtype), v.to(q.dtype))
+        output = torch.bmm(probabilities.to(q.dtype), v)
         shape = (groups, num_items, repeats, num_queries)
         return self._unpad(output.view(*shape, -1), batch), self._unpad(lse.view(*shape, 1), batch).squeeze(-1)
-
-    def _gather(self, cache: torch.Tensor, batch: _Batch, num_items: int) -> torch.Tensor:
-        """-> [G * B, L, dim]"""
-        groups, _, _, dim = cache.shape
-        return cache.index_select(1, batch.blocks).view(groups * num_items, -1, dim)
 
     def _unpad(self, x: torch.Tensor, batch: _Batch) -> torch.Tensor:
         """[G, B, R, Q, d] -> [G, R, n, d]"""

@@ -114,7 +114,7 @@ class ModelConfig(Section):
     id: Text = Field(description="Alias (`batchpaged models` lists them), local folder, or Hugging Face hub id")
     revision: Text | None = Field(None, description="Branch, tag or commit on the hub; null: the hub's default")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
-        "auto", description="Type of weights and KV cache; auto: float32 on a CPU, 16 bits on a GPU"
+        "auto", description="Type of weights and activations; auto: float32 on a CPU, 16 bits on a GPU"
     )
     max_model_len: Annotated[int, Field(ge=2)] = Field(
         2048, description="Most tokens of a prompt and its completion together"
@@ -122,7 +122,7 @@ class ModelConfig(Section):
 
 
 class EngineConfig(Section):
-    """Speed and memory. Greedy completions do not depend on it."""
+    """Speed and memory. Greedy completions do not depend on it, kv_dtype apart."""
 
     device: Literal["auto", "cpu", "cuda"] = Field(
         "auto", description="Where the model runs; auto: cuda if there is a GPU, else cpu"
@@ -133,6 +133,9 @@ class EngineConfig(Section):
     block_size: Literal[8, 16, 32, 64, 128] = Field(16, description="Tokens in a block of the KV cache")
     kv_cache: Literal["auto"] | Size | AtLeastOne = Field(
         "auto", description="KV cache of a worker: auto (by free memory), bytes (2GiB, 512MiB), or a number of blocks"
+    )
+    kv_dtype: Literal["auto", "int8", "fp8"] = Field(
+        "auto", description="Type of keys and values in the cache; auto: model.dtype; int8, fp8: 8 bits, with scales"
     )
     max_batch_tokens: AtLeastOne = Field(
         2048, description="Token budget: most tokens, prefill and decode together, in a scheduler step"

@@ -12,6 +12,7 @@ import torch
 
 from batchpaged.attention.backend import AttentionBackend
 from batchpaged.attention.interface import NAME, register
+from batchpaged.attention.kv_array import KvDtype
 from batchpaged.attention.layer_shape import LayerShape
 from batchpaged.attention.reference import TorchAttention
 from batchpaged.attention.sharing import NEVER, SharingRule, measure_sharing
@@ -43,8 +44,10 @@ def build_engine(
     torch.set_num_threads(num_threads)
     tokenizer = load_tokenizer(resolved)
     dtype = resolve_dtype(_config_dtype(resolved), model_config.dtype, device)
-    if config.batch_invariant and not _has_cpu_kernels(config.attention, device, dtype):
-        raise ModelError("engine.batch_invariant needs attention: auto in float32 on a CPU in this version; set it to false")
+    if config.batch_invariant and not _has_cpu_kernels(config, device, dtype):
+        raise ModelError(
+            "engine.batch_invariant needs attention: auto, kv_dtype: auto and float32 on a CPU in this version; set it to false"
+        )
     model = load_model(resolved, dtype=dtype, device=device, attn_implementation=NAME)
     layers = attention_layers(model)
     if device == "cpu":
@@ -65,7 +68,7 @@ def build_engine(
     )
     gc.collect()
     gc.freeze()  # nothing loaded so far goes away while the engine runs; looking through it again and again takes 0.2 s each time
-    root = f"{run_id}|{resolved.identity}|{dtype}".encode()
+    root = f"{run_id}|{resolved.identity}|{dtype}|{config.kv_dtype}".encode()
     return Engine(runner, limits, StopCheck(tokenizer, stop_token_ids(model, tokenizer)), root)
 
 
@@ -88,11 +91,11 @@ def _attention_backend(
     shapes, block_size = tuple(layer.shape for layer in layers), config.block_size
 
     def make(shapes: tuple[LayerShape, ...], num_blocks: int, rule: SharingRule) -> AttentionBackend:
-        if _has_cpu_kernels(config.attention, device, dtype):
+        if _has_cpu_kernels(config, device, dtype):
             from batchpaged.attention.cpu import CpuAttention  # numba, which a GPU does not need
 
             return CpuAttention(shapes, num_blocks, block_size, rule)
-        return TorchAttention(shapes, num_blocks, block_size, dtype, device, rule)
+        return TorchAttention(shapes, num_blocks, block_size, dtype, device, rule, config.kv_dtype)
 
     if config.batch_invariant:
         return make(shapes, num_blocks, NEVER)
@@ -100,8 +103,8 @@ def _attention_backend(
     return make(shapes, num_blocks, rule)
 
 
-def _has_cpu_kernels(attention: str, device: str, dtype: torch.dtype) -> bool:
-    return attention == "auto" and device == "cpu" and dtype is torch.float32
+def _has_cpu_kernels(config: EngineConfig, device: str, dtype: torch.dtype) -> bool:
+    return config.attention == config.kv_dtype == "auto" and device == "cpu" and dtype is torch.float32
 
 
 def _config_dtype(resolved: ResolvedModel) -> torch.dtype | str | None:
@@ -119,15 +122,15 @@ def choose_device(requested: str, worker_index: int) -> str:
     return f"cuda:{worker_index % torch.cuda.device_count()}"
 
 
-def kv_bytes_per_token(layers: tuple[LayerShape, ...], dtype: torch.dtype) -> int:
-    return sum(layer.num_values for layer in layers) * dtype.itemsize
+def kv_bytes_per_token(layers: tuple[LayerShape, ...], dtype: torch.dtype, kv_dtype: KvDtype) -> int:
+    return sum(layer.num_bytes(dtype.itemsize, kv_dtype != "auto") for layer in layers)
 
 
 def num_kv_blocks(config: EngineConfig, layers: tuple[LayerShape, ...], dtype: torch.dtype, device: str) -> int:
     """Blocks of the pool. Raises ModelError where not even one block fits."""
     if isinstance(config.kv_cache, int):
         return config.kv_cache
-    block_bytes = kv_bytes_per_token(layers, dtype) * config.block_size
+    block_bytes = kv_bytes_per_token(layers, dtype, config.kv_dtype) * config.block_size
     num_bytes = kv_cache_bytes(config.kv_cache, device)
     if num_bytes < block_bytes:
         raise ModelError(

@@ -7,7 +7,8 @@ from typing import Any
 import xxhash
 from pydantic import BaseModel
 
-# The sections that decide what completions come out; engine, cluster, gates and evaluate may change between sittings.
+# The sections that decide what completions come out; cluster, gates, evaluate and engine may change between sittings, all but
+# its kv_dtype.
 SECTIONS = ("input", "prompt", "model", "sampling")
 
 
@@ -19,6 +20,8 @@ def run_identity(
     With `rows_digest` the input are rows in memory: what they are counts, not the file they were put in.
     """
     settings = pipeline.model_dump(mode="json", include=set(SECTIONS))
+    if pipeline.engine.kv_dtype != "auto":
+        settings["engine"] = {"kv_dtype": pipeline.engine.kv_dtype}
     if rows_digest is not None:
         settings["input"] = None
         files = [{"path": "the rows given", "version": rows_digest}]
@@ -39,7 +42,8 @@ def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
 
 
 def _changed_keys(old: Any, new: Any, key: str) -> Iterator[str]:
-    if isinstance(old, Mapping) and isinstance(new, Mapping):
+    if all(value is None or isinstance(value, Mapping) for value in (old, new)):
+        old, new = old or {}, new or {}
         for name in sorted({*old, *new}):
             yield from _changed_keys(old.get(name), new.get(name), f"{key}.{name}" if key else name)
     elif old != new:

@@ -46,12 +46,23 @@ def test_tokens_do_not_depend_on_compiled_kernels(tmp_path: Path, options: dict[
     Reference("llama", prompts, 6).check([output.token_ids for output in outputs])
 
 
+@pytest.mark.parametrize("kv_dtype", ["int8", "fp8"])
+def test_a_cache_of_8_bits_gives_the_same_tokens_where_it_is_shared(tmp_path: Path, kv_dtype: str) -> None:
+    """What a prompt's neighbours left in the cache is what it would have stored itself, bit for bit."""
+    prompts = [[1, *range(10, 40), last] for last in (50, 60, 70)]
+    folder, params = save_tiny(tmp_path / "model"), SamplingParams(max_tokens=6, ignore_eos=True)
+    shared, alone = (build_from(folder, kv_dtype=kv_dtype, prefix_cache=shares) for shares in (True, False))
+    outputs, expected = completions(shared, prompts, params), completions(alone, prompts, params)
+    assert [output.token_ids for output in outputs] == [output.token_ids for output in expected]
+
+
 @pytest.mark.parametrize(
     ("options", "dtype", "kind"),
     [
         ({}, "float32", CpuAttention),
         ({"attention": "torch"}, "float32", TorchAttention),
         ({}, "bfloat16", TorchAttention),
+        ({"kv_dtype": "int8"}, "float32", TorchAttention),
     ],
 )
 def test_attention_is_compiled_for_float32_on_a_cpu(tmp_path: Path, options: dict, dtype: str, kind: type) -> None:
@@ -67,7 +78,7 @@ def test_limits_come_from_the_configuration(tmp_path: Path) -> None:
 
 def test_hashes_are_seeded_by_run_model_and_dtype(tmp_path: Path) -> None:
     folder = save_tiny(tmp_path / "model")
-    assert build_from(folder, run_id="a").scheduler.cache._root == b"a|identity|torch.float32"
+    assert build_from(folder, run_id="a").scheduler.cache._root == b"a|identity|torch.float32|auto"
 
 
 def test_a_model_that_asks_for_more_than_can_be_honoured_is_refused(tmp_path: Path) -> None:
@@ -82,8 +93,9 @@ def test_a_model_that_asks_for_more_than_can_be_honoured_is_refused(tmp_path: Pa
 
 
 def test_kv_bytes_count_keys_and_values_of_every_layer() -> None:
-    assert kv_bytes_per_token(LAYERS, torch.float32) == (2 * 32 + 4 * 32) * 4
-    assert kv_bytes_per_token(LAYERS, torch.bfloat16) == (2 * 32 + 4 * 32) * 2
+    assert kv_bytes_per_token(LAYERS, torch.float32, "auto") == (2 * 32 + 4 * 32) * 4
+    assert kv_bytes_per_token(LAYERS, torch.bfloat16, "auto") == (2 * 32 + 4 * 32) * 2
+    assert kv_bytes_per_token(LAYERS, torch.float32, "int8") == (2 * 32 + 4 * 32) + (2 + 4) * 2 * 4  # and float32 scales
 
 
 @pytest.mark.parametrize(
@@ -93,6 +105,11 @@ def test_kv_bytes_count_keys_and_values_of_every_layer() -> None:
 def test_number_of_blocks(monkeypatch: pytest.MonkeyPatch, kv_cache: str | int, num_blocks: int) -> None:
     monkeypatch.setattr(build.psutil, "virtual_memory", lambda: type("Memory", (), {"available": 2**25}))
     assert num_kv_blocks(EngineConfig(kv_cache=kv_cache), LAYERS, F32, "cpu") == num_blocks
+
+
+def test_a_cache_of_8_bits_holds_more_blocks() -> None:
+    quantised = num_kv_blocks(EngineConfig(kv_cache="1MiB", kv_dtype="fp8"), LAYERS, F32, "cpu")
+    assert quantised == 2**20 // (240 * 16)
 
 
 def test_a_cache_that_holds_no_block_is_refused() -> None:

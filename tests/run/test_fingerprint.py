@@ -48,6 +48,7 @@ def test_what_does_not_decide_completions_may_change(sections):
         ({"sampling": {"stop": ["x"]}}, ["sampling.stop: [] -> ['x']"]),
         ({"model": {"id": "m", "dtype": "float16"}}, ["model.dtype: 'auto' -> 'float16'"]),
         ({"input": {"path": "/data", "limit": 5}}, ["input.limit: None -> 5"]),
+        ({"engine": {"kv_dtype": "fp8", "block_size": 32}}, ["engine.kv_dtype: None -> 'fp8'"]),
         ({"model_identity": "other"}, ["the model's files are not the same"]),
         ({"files": FILES[:1]}, ["input file removed: /data/b.parquet"]),
         ({"files": [*FILES, {"path": "/data/c"}]}, ["input file added: /data/c"]),
