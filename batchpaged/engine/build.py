@@ -46,7 +46,7 @@ def build_engine(
     dtype = resolve_dtype(_config_dtype(resolved), model_config.dtype, device)
     if config.batch_invariant and not _has_cpu_kernels(config, device, dtype):
         raise ModelError(
-            "engine.batch_invariant needs attention: auto, kv_dtype: auto and float32 on a CPU in this version; set it to false"
+            "engine.batch_invariant needs attention: auto in float32 on a CPU, and kv_dtype: auto, in this version; set it to false"
         )
     model = load_model(resolved, dtype=dtype, device=device, attn_implementation=NAME)
     layers = attention_layers(model)
