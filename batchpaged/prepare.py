@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from batchpaged.config import Pipeline, load_pipeline, parse_pipeline
 from batchpaged.dataset.prompts import PromptBuilder, validate_prompt_columns
 from batchpaged.dataset.source import Source, open_source
@@ -45,11 +47,17 @@ def prepare(pipeline: Pipeline, note: Callable[[str], None]) -> Prepared:
 
 
 def open_input(pipeline: Pipeline) -> Source:
-    """What can be judged without the model, in a second or less. Raises ConfigError or InputError."""
-    parse_gates(pipeline.gates, pipeline.evaluate.metrics if pipeline.evaluate else ())
-    if pipeline.engine.attention == "triton":
-        raise ConfigError("engine.attention: triton kernels are not part of this version; use auto or torch")
-    return _open_source(pipeline)
+    """What can be judged without the model, in a second or less. Raises ConfigError or InputError, with all problems."""
+    problems = _setting_problems(pipeline)
+    try:
+        source = open_source(pipeline.input, lambda schema: _column_problems(pipeline, schema))
+    except InputError as error:
+        if not problems:
+            raise
+        problems.append(str(error))
+    if problems:
+        raise ConfigError("\n".join(problems))
+    return source
 
 
 def find_model(pipeline: Pipeline, note: Callable[[str], None]) -> ResolvedModel:
@@ -74,21 +82,26 @@ def _check_device(device: str) -> None:
     choose_device(device, 0)
 
 
-def _open_source(pipeline: Pipeline) -> Source:
-    source = open_source(pipeline.input)
-    problems = [*_problem(lambda: validate_prompt_columns(pipeline.prompt, source.schema))]
+def _setting_problems(pipeline: Pipeline) -> list[str]:
+    metrics = pipeline.evaluate.metrics if pipeline.evaluate else ()
+    problems = [line for gate in pipeline.gates for line in _problem(lambda: parse_gates([gate], metrics))]
+    if pipeline.engine.attention == "triton":
+        problems.append("engine.attention: triton kernels are not part of this version; use auto or torch")
+    return problems
+
+
+def _column_problems(pipeline: Pipeline, schema: pa.Schema) -> list[str]:
+    problems = _problem(lambda: validate_prompt_columns(pipeline.prompt, schema))
     if pipeline.evaluate is not None:
-        problems += _problem(lambda: _check_evaluate(pipeline.evaluate.references, source))
-    if problems:
-        raise InputError("; ".join(problems))
-    return source
+        problems += _problem(lambda: _check_evaluate(pipeline.evaluate.references, schema))
+    return problems
 
 
-def _check_evaluate(references: str, source: Source) -> None:
-    if references not in source.schema.names:
-        names = ", ".join(source.schema.names)
+def _check_evaluate(references: str, schema: pa.Schema) -> None:
+    if references not in schema.names:
+        names = ", ".join(schema.names)
         raise InputError(f"evaluate.references: {references!r} is no column of the input, which has {names}")
-    check_references(references, source.schema.field(references).type)
+    check_references(references, schema.field(references).type)
 
 
 def _problem(check: Callable[[], None]) -> list[str]:

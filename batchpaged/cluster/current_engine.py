@@ -9,6 +9,9 @@ from batchpaged.cluster.engine_worker import EngineWorker
 from batchpaged.errors import UnfinishedError
 
 
+MOST_SECONDS = 600.0  # for a dropped engine's present step; one that does not come back shall not stop the next run
+
+
 class CurrentEngine:
     """The engine of the sitting that asked last. May be used from any thread."""
 
@@ -52,7 +55,7 @@ class CurrentEngine:
         if not self._stopping:
             return
         while self._stopping:
-            self._stopping.pop().join()
+            self._stopping.pop().join(MOST_SECONDS)
         gc.collect()
         torch = sys.modules.get("torch")  # not imported for an engine that never came to be
         if torch is not None and torch.cuda.is_initialized():

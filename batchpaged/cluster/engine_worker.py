@@ -10,6 +10,7 @@ from typing import Any
 
 from batchpaged.cluster.fan_out import equal_runs, fanned_out
 from batchpaged.cluster.unit_ranges import OpenRows
+from batchpaged.cluster.watchdog import Watchdog
 from batchpaged.engine.engine import Completion, Engine
 from batchpaged.engine.sampling_params import SamplingParams
 from batchpaged.engine.sequence import TokenCounts
@@ -19,6 +20,7 @@ SAMPLE_SECONDS = 1.0  # between two samples of the timeline
 # Between those, word goes out whenever so much of the batch has ended, so that more units are sent in time.
 REPORTS_PER_BATCH = 8
 REPORT_SECONDS = 0.1  # but no more often than this
+NUM_STALLED_SHOWN = 3  # rows that a message names
 
 Sample = dict[str, float | int | str]
 
@@ -39,6 +41,8 @@ class UnitOutcome:
 
 @dataclass
 class _OpenUnit:
+    name: int  # its number in the plan
+    row_ids: list[str]
     future: Future
     started_at: float  # time.time()
     rows: list[Completion | str | None]
@@ -61,9 +65,10 @@ class EngineWorker:
     device: str
     emit: Callable[[Sample], None]
     fans_out: bool = False  # equal rows that follow each other are computed once
+    stall_seconds: float | None = None  # without a step, after which the engine is given up; None: never
     loaded: Future = field(default_factory=Future)  # done once the engine is built
     error: BaseException | None = None  # why the thread has ended
-    # (rows, next prompt, future); None: stop.
+    # (unit, rows, next prompt, future); None: stop.
     _inbox: queue.SimpleQueue = field(default_factory=queue.SimpleQueue)
     _lock: threading.Lock = field(default_factory=threading.Lock)  # nothing enters the inbox of a thread that has ended
     _units: dict[int, _OpenUnit] = field(default_factory=dict)
@@ -78,6 +83,9 @@ class EngineWorker:
     def start(self) -> "EngineWorker":
         self.started_at = time.time()
         self._thread = threading.Thread(target=self._run, name="batchpaged-engine", daemon=True)
+        self._watchdog = Watchdog(self.stall_seconds or 1.0, self._progress, self._give_up)
+        if self.stall_seconds is not None:
+            self._watchdog.start()
         self._thread.start()
         return self
 
@@ -86,15 +94,17 @@ class EngineWorker:
         """Names this engine, among all that the worker has had."""
         return f"{self.name}@{self.started_at:.3f}"
 
-    def submit(self, rows: list[UnitRow], next_prompt: list[int] | None = None) -> "Future[UnitOutcome]":
+    def submit(
+        self, rows: list[UnitRow], next_prompt: list[int] | None = None, unit: int = 0
+    ) -> "Future[UnitOutcome]":
         """Queue a unit's rows, in planned order. The future raises what ended the engine, should it end.
 
-        `next_prompt`: token ids of the row that comes after them in planned order, in the unit that may be next.
+        `unit`: its number in the plan, for messages. `next_prompt`: token ids of the row that comes after them in planned order, in the unit that may be next.
         """
         future: Future[UnitOutcome] = Future()
         with self._lock:
             if self.error is None:
-                self._inbox.put((rows, next_prompt, future))
+                self._inbox.put((unit, rows, next_prompt, future))
                 return future
         future.set_exception(self.error)
         return future
@@ -146,9 +156,10 @@ class EngineWorker:
             self._open_unit(*item)
             wait = False
 
-    def _open_unit(self, rows: list[UnitRow], next_prompt: list[int] | None, future: Future) -> None:
+    def _open_unit(self, name: int, rows: list[UnitRow], next_prompt: list[int] | None, future: Future) -> None:
         index, self._num_units = self._num_units, self._num_units + 1
-        unit = self._units[index] = _OpenUnit(future, time.time(), [None] * len(rows), len(rows))
+        ids = [row.row_id for row in rows]
+        unit = self._units[index] = _OpenUnit(name, ids, future, time.time(), [None] * len(rows), len(rows))
         prompts = [row.token_ids for row in rows]
         for run in equal_runs(prompts) if self.fans_out else [range(i, i + 1) for i in range(len(rows))]:
             unit.run_ends[run.start] = run.stop
@@ -199,6 +210,8 @@ class EngineWorker:
             "busy_seconds": engine.busy_seconds,
             "num_recomputed_tokens": counts.recomputed,
             "num_preemptions": engine.scheduler.num_preemptions,
+            "num_out_of_memory": engine.num_out_of_memory,
+            "max_batch_tokens": engine.scheduler.max_batch_tokens,
             **self._token_sums(),
         }
 
@@ -226,6 +239,8 @@ class EngineWorker:
             "num_running": len(engine.scheduler.running),
             "num_waiting": len(engine.scheduler.waiting),
             "num_preemptions": engine.scheduler.num_preemptions,
+            "num_out_of_memory": engine.num_out_of_memory,
+            "max_batch_tokens": engine.scheduler.max_batch_tokens,
         }
 
     def _has_news(self) -> bool:
@@ -251,8 +266,37 @@ class EngineWorker:
         num_open = sum(unit.num_open for unit in self._units.values())
         return OpenRows(num_rows - len(self._engine.scheduler.waiting), num_rows - num_open)
 
+    # --- and these in the watchdog's ---
+
+    def _progress(self) -> tuple[int, ...] | None:
+        """What changes with every step; None without work."""
+        engine = self._engine if self._units else None
+        return None if engine is None else (self._num_units, engine.num_steps, engine.num_out_of_memory)
+
+    def _give_up(self, seconds: float) -> None:
+        """Those who wait are told; the thread is left to itself, and ends with its process."""
+        tags = self._engine.open_tags()
+        shown = ", ".join(self._name_row(*tag) for tag in tags[:NUM_STALLED_SHOWN])
+        more = f" and {len(tags) - NUM_STALLED_SHOWN} more" if len(tags) > NUM_STALLED_SHOWN else ""
+        self._end(
+            UnfinishedError(
+                f"inference: the engine of worker {self.name} has not finished a step for {seconds:.0f} s, "
+                f"at {shown}{more}; finished units are kept. Run the same command again; where steps may take so long, "
+                "raise engine.stall_seconds"
+            )
+        )
+
+    def _name_row(self, index: int, place: int) -> str:
+        unit = self._units[index]
+        return f"unit {unit.name}, row {unit.row_ids[place]}"
+
+    # --- in either ---
+
     def _end(self, error: BaseException) -> None:
+        self._watchdog.stop()
         with self._lock:
+            if self.error is not None:
+                return
             self.error = error
             waiting = [self.loaded, *(unit.future for unit in self._units.values()), *self._drain_inbox()]
         self._units.clear()

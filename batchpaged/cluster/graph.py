@@ -30,6 +30,7 @@ from batchpaged.cluster.count_tasks import count_part, load_reorder, merge_parts
 from batchpaged.cluster.failure_limit import FailureLimit
 from batchpaged.cluster.infer_tasks import infer_unit, start_engine, stop_engine
 from batchpaged.cluster.job import Job
+from batchpaged.cluster.memory_shortages import MemoryShortages
 from batchpaged.cluster.progress_tracker import ProgressTracker
 from batchpaged.cluster.prompt_tasks import plan_run, plan_step, tokenise_part
 from batchpaged.cluster.unit_ranges import Batch, CompletionSum, UnitRanges
@@ -184,6 +185,7 @@ class _Inference:
         self._client, self._job, self._job_future = client, job, job_future
         self._engines, self._slots, self._reporter = engines, slots, reporter
         done, num_damaged = job.directory.finished_units(summary.num_units)
+        self._shortages = MemoryShortages()
         self._failures = FailureLimit(job.pipeline.max_failed_rows, job.directory)
         self._failures.add(summary.num_failed + sum(facts.get("num_refused", 0) for facts in done.values()))
         self._note_earlier_work(len(done), num_damaged, summary.num_units)
@@ -202,6 +204,8 @@ class _Inference:
                 self._look_for_workers()
                 self._hand_out()
                 self._take_in()
+                for line in self._shortages.take():
+                    self._reporter.note(line)
                 self._reporter.update(self._tracker.progress())
         finally:
             self._client.unsubscribe_topic(self._job.topic)
@@ -214,6 +218,7 @@ class _Inference:
 
     def _on_sample(self, event: tuple[float, dict[str, Any]]) -> None:
         self._tracker.on_sample(event[1])
+        self._shortages.on_sample(event[1])
         self._news.set()
 
     def _look_for_workers(self) -> None:

@@ -54,6 +54,7 @@ def _make_engine_worker(job: Job) -> EngineWorker:
         name=str(worker.name),
         device=device,
         emit=lambda sample: worker.log_event(job.topic, sample),
+        stall_seconds=pipeline.engine.stall_seconds,
     ).start()
 
 
@@ -95,7 +96,7 @@ def _begin(job: Job, unit: int, num_units: int) -> _UnitTask:
     if not rows:
         return task
     before, after = _neighbours(job, unit, num_units)
-    return replace(task, outcome=_engine_worker(job).submit(rows, after), before=before)
+    return replace(task, outcome=_engine_worker(job).submit(rows, after, unit), before=before)
 
 
 def _neighbours(job: Job, unit: int, num_units: int) -> tuple[list[int] | None, list[int] | None]:

@@ -38,5 +38,14 @@ class Job:
 
         On a cluster that outlives its clients, a task can outlive the client that sent it.
         """
-        if not self.directory.exists or self.directory.info()["run_id"] != self.run_id:
+        version = self.directory.version
+        if version is not None and version in self._current_versions:
+            return
+        if version is None or self.directory.info()["run_id"] != self.run_id:
             raise UnfinishedError(f"{self.run_path} holds another run by now; this one has ended")
+        self._current_versions.add(version)
+
+    @cached_property
+    def _current_versions(self) -> set[tuple[int, int]]:
+        """Of run.json, that were looked at."""
+        return set()

@@ -143,6 +143,9 @@ class EngineConfig(Section):
     max_sequences: AtLeastOne = Field(
         256, description="Most sequences running at once; never more than max_batch_tokens"
     )
+    stall_seconds: AtLeastOne | None = Field(
+        1800, description="Seconds without a finished scheduler step after which a worker is given up; null: never"
+    )
     prefix_cache: bool = Field(True, description="Whether blocks of a prefix computed before are used again")
     batch_invariant: bool = Field(
         False,

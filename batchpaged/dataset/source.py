@@ -6,7 +6,7 @@ is opened once, on the client, and sent to the workers as it is; it opens files 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -116,13 +116,16 @@ def _check_count(file: SourceFile, part: Part, num_rows: int) -> None:
         raise InputError(f"{file.path}: {num_rows} rows where its footer promised {part.num_rows}")
 
 
-def open_source(config: InputConfig) -> Source:
-    """Find, open and judge every input file. Raises InputError with all problems of all files."""
+def open_source(config: InputConfig, judge: Callable[[pa.Schema], list[str]] = lambda schema: []) -> Source:
+    """Find, open and judge every input file. Raises InputError with all problems of all files.
+
+    `judge` says what is wrong with the columns. It is asked even if some files are bad: then with those of the others.
+    """
     found, problems = find_files([config.path] if isinstance(config.path, str) else config.path)
     opened, more = _open_all(found)
     problems += more
     schema, more = merge_schemas([facts.schema for _, facts in opened], [file.path for file, _ in opened])
-    problems += more + _judge_schema(schema)
+    problems += more + _judge_schema(schema) + (judge(schema) if opened else [])
     source = _number_rows(schema, opened, config.limit)
     if not problems and source.num_rows == 0:
         problems.append(f"the {len(opened)} input files hold no rows")

@@ -18,7 +18,10 @@ from batchpaged.engine.stop import StopCheck
 
 class Runner(Protocol):
     def execute(self, plan: StepPlan) -> dict[int, int]:
-        """Compute a step; returns the sampled token id of each sequence that asked for one, by seq_id."""
+        """Compute a step; returns the sampled token id of each sequence that asked for one, by seq_id.
+
+        Raises MemoryError if memory does not suffice; a smaller step may do.
+        """
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,7 @@ class Engine:
         self.scheduler = Scheduler(self.pool, cache, scheduler_limits, stop_check.finish_reason)
         self.num_steps = 0
         self.busy_seconds = 0.0  # spent in steps
+        self.num_out_of_memory = 0  # steps that were given up for want of memory
         self._runner = runner
         self._stop_check = stop_check
         self._tags: dict[int, Any] = {}  # by seq_id, of unfinished sequences
@@ -68,6 +72,11 @@ class Engine:
     def num_unfinished(self) -> int:
         return len(self._tags)
 
+    def open_tags(self) -> list[Any]:
+        """Of the sequences that run, or of the first that waits where none does."""
+        scheduler = self.scheduler
+        return [self._tags[s.seq_id] for s in (scheduler.running or list(scheduler.waiting)[:1])]
+
     def add(self, token_ids: list[int], params: SamplingParams, row_key: str, tag: Any) -> None:
         """Queue a prompt. `row_key` names the row for its random seed; `tag` comes back with the completion.
 
@@ -80,12 +89,21 @@ class Engine:
         self._num_added += 1
 
     def step(self) -> list[Completion]:
-        """Schedule, run, update. Returns the completions that this step finished."""
+        """Schedule, run, update. Returns the completions that this step finished.
+
+        Where memory runs out, its sequences are computed again in smaller steps. Raises MemoryError if that is no help.
+        """
         started = time.perf_counter()
         plan = self.scheduler.schedule()
         if plan is None:
             return []
-        sampled = self._runner.execute(plan)
+        try:
+            sampled = self._runner.execute(plan)
+        except MemoryError:
+            self.num_out_of_memory += 1
+            if not self.scheduler.shrink(plan):
+                raise
+            return []
         finished = self.scheduler.update(plan, sampled)
         self.num_steps += 1
         self.busy_seconds += time.perf_counter() - started

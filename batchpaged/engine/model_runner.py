@@ -22,8 +22,16 @@ class ModelRunner:
         self._backend = backend
         self._device = model.device
 
-    @torch.inference_mode()
     def execute(self, plan: StepPlan) -> dict[int, int]:
+        try:
+            return self._execute(plan)
+        except RuntimeError as error:
+            if not _is_out_of_memory(error):
+                raise
+            raise MemoryError(str(error).partition("\n")[0]) from error
+
+    @torch.inference_mode()
+    def _execute(self, plan: StepPlan) -> dict[int, int]:
         requests, rows, end = [], [], 0
         for step in plan.sequences:
             end += step.query_length
@@ -48,3 +56,9 @@ class ModelRunner:
                 logits_to_keep=wanted,
             )
         return output.logits[0]
+
+
+def _is_out_of_memory(error: RuntimeError) -> bool:
+    """torch has a class for CUDA's allocator only; CPUs and cuBLAS say it in words."""
+    said = ("can't allocate memory", "not enough memory", "CUBLAS_STATUS_ALLOC_FAILED")
+    return isinstance(error, torch.OutOfMemoryError) or any(words in str(error) for words in said)

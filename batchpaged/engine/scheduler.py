@@ -7,7 +7,7 @@ with decode as in Sarathi-Serve: Agrawal et al., 2024, "Taming Throughput-Latenc
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
 from batchpaged.engine.block_pool import BlockPool
@@ -99,6 +99,27 @@ class Scheduler:
                 self._append(sequence, sampled[step.seq_id], finished)
         self.running = [s for s in self.running if s.status is Status.RUNNING]
         return finished
+
+    def shrink(self, plan: StepPlan) -> bool:
+        """Memory ran out in this step: none of it counts, all its sequences wait again, and from now on steps have at
+        most half as many tokens and sequences. False, and nothing changes, if the step was as small as it can be.
+
+        What the cache holds was computed by steps before, so it stays good.
+        """
+        if plan.num_tokens <= self.pool.block_size and len(plan.sequences) == 1:
+            return False
+        while self.running:
+            self._preempt_last()
+        num_tokens = max(self.pool.block_size, min(plan.num_tokens, self._limits.max_batch_tokens) // 2)
+        num_sequences = max(1, min(len(plan.sequences), self._max_running) // 2)
+        self._limits = replace(self._limits, max_batch_tokens=min(num_tokens, self._limits.max_batch_tokens))
+        self._max_running = min(num_sequences, num_tokens)
+        return True
+
+    @property
+    def max_batch_tokens(self) -> int:
+        """Token budget of a step; less than at the start once memory has run out."""
+        return self._limits.max_batch_tokens
 
     def check(self) -> None:
         """Raise AssertionError if pool, cache and block tables disagree (called by tests, and at the end of a run)."""

@@ -69,6 +69,8 @@ class EngineStats:
     num_preemptions: int
     num_steps: int
     busy_seconds: float  # spent inside scheduler steps
+    num_out_of_memory: int = 0  # steps given up for want of memory, and computed again in smaller ones
+    max_batch_tokens: int | None = None  # token budget at the end: less than the pipeline's once memory has run out
 
 
 @dataclass(frozen=True)

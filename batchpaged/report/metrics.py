@@ -130,6 +130,16 @@ def _misses(tokens: dict[str, int], lost: dict[str, int]) -> dict[str, int]:
     return {cause: by_cause[cause] for cause in MISS_CAUSES}
 
 
+def memory_shortage(report: dict[str, Any]) -> str | None:
+    """In words; None where memory sufficed."""
+    short = [worker for worker in report["workers"] if worker["num_out_of_memory"]]
+    if not short:
+        return None
+    times = sum(worker["num_out_of_memory"] for worker in short)
+    smallest = min(worker["max_batch_tokens"] or 0 for worker in short)
+    return f"ran out {times} time{'s' * (times > 1)}; steps went down to {smallest} tokens"
+
+
 def computed_again(misses: dict[str, int]) -> list[tuple[str, int]]:
     """(cause in words, tokens) of what was computed for another reason than that it was new."""
     return [(cause.replace("_", " "), number) for cause, number in misses.items() if number and cause != "first_sight"]

@@ -13,7 +13,7 @@ from batchpaged.report.distributions import Lengths, bin_lengths, count_cached_f
 from batchpaged.report.facts import STAGES, RunFacts
 from batchpaged.report.failures import group_failures
 from batchpaged.report.json import to_json
-from batchpaged.report.metrics import computed_again, is_hopeless
+from batchpaged.report.metrics import computed_again, is_hopeless, memory_shortage
 from batchpaged.report.timeline import Timeline, summarise_timeline
 
 MOST_WORKERS = 100  # in the table and in the embedded report; report.json has them all
@@ -51,6 +51,7 @@ def build_page(report: dict[str, Any], facts: RunFacts) -> dict[str, Any]:
         "time_charts": _time_charts(facts),
         "row_charts": _row_charts(facts),
         "finish_reasons": _finish_reasons(report),
+        "memory_shortage": memory_shortage(report),
         "stages": _stages(report["time"]),
         "workers": report["workers"][:MOST_WORKERS],
         "plan": facts.plan,

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from batchpaged.report import formatting as fmt
-from batchpaged.report.metrics import computed_again, is_hopeless, ratio
+from batchpaged.report.metrics import computed_again, is_hopeless, memory_shortage, ratio
 
 BAR_WIDTH = 28
 MOST_REASONS = 5
@@ -74,6 +74,8 @@ def _lines(report: dict[str, Any], run_dir: Path, marks: _Marks) -> Iterator[tup
     if again := computed_again(report["misses"]):
         yield "", Text(f"computed again: {marks.dot.join(f'{fmt.count(n)} {name}' for name, n in again)}", "yellow")
     yield "Prefix cache", _cache(report, marks)
+    if shortage := memory_shortage(report):
+        yield "Memory", Text(shortage, "yellow")
     yield "Throughput", _throughput(report["throughput"], marks)
     yield "Time", _time(report["time"], marks)
     if report["evaluation"] is not None:

@@ -146,7 +146,7 @@ NOT_WHOLE = [
     BadFiles("encrypted", encrypted(False), ("encrypted", "without encryption")),
     BadFiles("encrypted-columns", encrypted(True), ("encrypted", "without encryption")),
     BadFiles("zero-rows", written(parquet(TABLE.slice(0, 0))), ("hold no rows",)),
-    BadFiles("no-columns", written(parquet(pa.table({}))), ("no rows",)),
+    BadFiles("no-columns", written(parquet(pa.table({}))), ("the input has no columns",)),
     BadFiles(
         "column-twice",
         written(parquet(pa.Table.from_arrays([TABLE["id"], TABLE["id"]], ["question", "question"]))),
@@ -253,6 +253,15 @@ TOGETHER = [
         written(GOOD),
         ("qestion", "'answer'"),
         {"prompt": {"user": "{{ qestion }}"}, "evaluate": {"references": "answer"}},
+    ),
+]
+
+TOGETHER += [
+    BadFiles(
+        "files-columns-and-gates-at-once",
+        files(a=GOOD, b=b""),
+        ("hit_rte", "f2 > 1", "triton", "b.parquet: the file is empty", "qestion", "2 problems)"),
+        {"prompt": {"user": "{{ qestion }}"}, "gates": ["hit_rte > 1", "f2 > 1"], "engine": {"attention": "triton"}},
     ),
 ]
 

@@ -27,6 +27,7 @@ class FakeEngine:
     fails_at: int | None = None
     num_steps: int = 0
     busy_seconds: float = 0.0
+    num_out_of_memory: int = 0
     queue: list = field(default_factory=list)  # [steps left, tag, prompt tokens]
     history: list = field(default_factory=list)  # tags that ran, step by step
 
@@ -36,6 +37,7 @@ class FakeEngine:
         self.scheduler = SimpleNamespace(
             counts=TokenCounts(),
             num_preemptions=0,
+            max_batch_tokens=64,
             running=[],
             waiting=[],
             check=lambda: None,
@@ -50,6 +52,9 @@ class FakeEngine:
         if not token_ids:
             raise RowError(f"{row_key} can never fit")
         self.queue.append([len(token_ids), tag, len(token_ids)])
+
+    def open_tags(self):
+        return [tag for _, tag, _ in self.queue[:2]]
 
     def step(self):
         self.gate.acquire()
@@ -66,10 +71,10 @@ class FakeEngine:
         return [Completion(tag, str(tag), (7,) * n, "length", n, 0, n, 0) for _, tag, n in done]
 
 
-def start(engine, samples=None, fans_out=False):
+def start(engine, samples=None, fans_out=False, stall_seconds=None):
     emit = (lambda sample: None) if samples is None else samples.append
     build = engine if callable(engine) else lambda: engine
-    return EngineWorker(build, SamplingParams(), "w", "cpu", emit, fans_out).start()
+    return EngineWorker(build, SamplingParams(), "w", "cpu", emit, fans_out, stall_seconds).start()
 
 
 def unit(*lengths):
@@ -255,3 +260,27 @@ def test_word_of_ended_rows_goes_out_before_their_unit_is_done(monkeypatch):
     assert (3, 1) in told and (3, 2) in told  # nothing waits in this engine's queue: all three have begun
     assert told[-1] == (0, 0)
     assert len(outcome.facts["timeline"]) < len(samples)  # which is kept for good
+
+
+# --- an engine that does not get on ---
+
+
+def test_a_step_that_does_not_come_back_is_given_up_by_unit_and_row():
+    gate = threading.Semaphore(3)
+    worker = start(FakeEngine(gate=gate), stall_seconds=0.3)
+    first, second = worker.submit(unit(1), unit=7), worker.submit(unit(9, 9, 9), unit=8)
+    assert first.result(SECONDS).rows[0].text == "(0, 0)"
+    with pytest.raises(UnfinishedError, match="worker w has not finished a step for .* at unit 8, row row 0, unit 8, row row 1"):
+        second.result(SECONDS)
+    with pytest.raises(UnfinishedError, match="engine.stall_seconds"):
+        worker.submit(unit(1)).result(SECONDS)
+    gate.release(100)  # should the step come back after all, its thread ends without a word
+    worker.join(SECONDS)
+
+
+def test_an_engine_without_work_is_not_given_up():
+    worker = start(FakeEngine(), stall_seconds=0.2)
+    assert worker.submit(unit(1)).result(SECONDS)
+    assert not worker._watchdog._stopped.wait(0.6)
+    assert worker.submit(unit(2)).result(SECONDS)
+    worker.stop()
