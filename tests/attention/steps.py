@@ -1,6 +1,7 @@
 """Random steps whose sequences share blocks."""
 
 import random
+from collections.abc import Sequence
 
 from batchpaged.attention.sharing import SharingRule
 from batchpaged.engine.step import SequenceStep, StepPlan
@@ -58,3 +59,20 @@ def step_plan(steps: list[SequenceStep], block_size: int) -> StepPlan:
             positions.append(position)
             slots.append(step.block_table[position // block_size] * block_size + position % block_size)
     return StepPlan((0,) * len(positions), tuple(positions), tuple(slots), tuple(steps), ())
+
+
+def prefix_step(
+    sequences: Sequence[tuple[tuple[int, ...], int, int, int]], block_size: int, run_blocks: int
+) -> tuple[StepPlan, int]:
+    """-> (plan, number of blocks used). Each sequence: the shared runs that it begins with, of `run_blocks` blocks each;
+    number of its own blocks; query length; slots left free in its last block.
+    """
+    num_runs = 1 + max((run for runs, *_ in sequences for run in runs), default=-1)
+    free = list(range(num_runs * run_blocks + sum(num_own for _, num_own, _, _ in sequences)))
+    random.Random(0).shuffle(free)
+    num_blocks, tables = len(free), [tuple(free.pop() for _ in range(run_blocks)) for _ in range(num_runs)]
+    steps = []
+    for seq_id, (runs, num_own, query, num_free) in enumerate(sequences):
+        table = (*sum((tables[run] for run in runs), ()), *(free.pop() for _ in range(num_own)))
+        steps.append(SequenceStep(seq_id, query, len(table) * block_size - num_free, table, None))
+    return step_plan(steps, block_size), num_blocks
