@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from batchpaged.config import Pipeline, load_pipeline, parse_pipeline
+from batchpaged.config import EngineConfig, Pipeline, load_pipeline, parse_pipeline
 from batchpaged.dataset.prompts import PromptBuilder, validate_prompt_columns
 from batchpaged.dataset.source import Source, open_source
 from batchpaged.errors import ConfigError, InputError, RefusedError
@@ -69,25 +69,23 @@ def judge_model(pipeline: Pipeline, source: Source, model: ResolvedModel) -> Pre
     """What depends on the model; imports torch, which takes seconds. Raises ModelError or ConfigError."""
     config = load_config(model)
     check_supported(config, pipeline.model.max_model_len)
-    if pipeline.cluster.scheduler is None:
-        _check_device(pipeline.engine.device)
+    if pipeline.cluster.scheduler is None or pipeline.engine.device == "cpu":  # else the workers' machines decide
+        _check_device(pipeline.engine)
     # Compiles the templates and reads the chat template: wrong ones are refused here, not row by row.
     PromptBuilder(pipeline.prompt, load_tokenizer(model), pipeline.model.max_model_len, pipeline.sampling.max_tokens)
     return Prepared(pipeline, model, config, source)
 
 
-def _check_device(device: str) -> None:
+def _check_device(engine: EngineConfig) -> None:
+    from batchpaged.engine.attention_choice import check_attention
     from batchpaged.engine.build import choose_device
 
-    choose_device(device, 0)
+    check_attention(engine.attention, choose_device(engine.device, 0))
 
 
 def _setting_problems(pipeline: Pipeline) -> list[str]:
     metrics = pipeline.evaluate.metrics if pipeline.evaluate else ()
-    problems = [line for gate in pipeline.gates for line in _problem(lambda: parse_gates([gate], metrics))]
-    if pipeline.engine.attention == "triton":
-        problems.append("engine.attention: triton kernels are not part of this version; use auto or torch")
-    return problems
+    return [line for gate in pipeline.gates for line in _problem(lambda: parse_gates([gate], metrics))]
 
 
 def _column_problems(pipeline: Pipeline, schema: pa.Schema) -> list[str]:

@@ -66,11 +66,12 @@ def test_stages_are_reported_in_order(tmp_path):
         ({"gates": ["f1 > 0.5"], "evaluate": None}, ConfigError, "f1"),
         ({"model": {"id": "no/where/at/all"}}, ModelError, "no/where/at/all"),
         ({"sampling": {"max_tokens": 2048}}, RefusedError, "max_tokens"),
-        ({"engine": {"attention": "triton"}}, ConfigError, "triton"),
+        ({"engine": {"attention": "triton", "device": "cpu"}}, ConfigError, "engine.attention: triton needs a GPU"),
     ],
 )
 def test_what_is_wrong_is_refused_and_nothing_is_written(tmp_path, monkeypatch, sections, error, words):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.delenv("TRITON_INTERPRET")
     with pytest.raises(error, match=words) as refusal:
         api.run(tiny_runs.pipeline(tmp_path / "run", cluster=NOBODY, **sections))
     assert refusal.value.exit_code == 2

@@ -1,4 +1,4 @@
-"""When it pays to attend to a shared run of blocks together: a cost rule, measured on the machine at start."""
+"""When it pays to attend to a shared run of blocks together: a cost rule, measured on the machine at start, or estimated."""
 
 import time
 from collections.abc import Callable
@@ -37,6 +37,18 @@ class SharingRule:
 
 ALWAYS = SharingRule(key=1.0, pair=0.0, query=0.0, run=0.0)
 NEVER = SharingRule(key=0.0, pair=0.0, query=0.0, run=1.0)
+
+def estimate_sharing(layer: LayerShape, num_heads: int) -> SharingRule:
+    """For a GPU, by the numbers moved to and from its memory, in units of one key and its value: 16 bits each.
+
+    Timing single layers would tell how long Python takes to start them. A query's partial result is written and read in
+    float32, for each of its heads. A product costs a hundredth of what its key costs to read, whatever the size of a head; a
+    run of its own, about as much as 64 keys: a program that starts has to ask for blocks and queries before it can read keys.
+    """
+    repeats = num_heads // layer.num_kv_heads
+    partial = 2 * repeats * layer.value_dim * 4 / ((layer.head_dim + layer.value_dim) * 2)
+    return SharingRule(key=1.0, pair=0.01 * repeats, query=partial, run=64.0)
+
 
 # (groups, sequences in each, tokens of their common prefix): enough to tell the four costs apart.
 _STEPS = ((1, 32, 128), (1, 8, 1024), (8, 4, 128), (8, 8, 512), (16, 2, 256))

@@ -8,9 +8,10 @@ A query that is in one tile alone has its output from there; what several tiles 
 numbered so that those of one token lie one after another, in the order of their keys.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
+from typing import Any
 
 import numpy as np
 
@@ -46,70 +47,90 @@ class TilePlan:
 
 
 @dataclass(frozen=True)
-class _Run:
-    item: WorkItem
-    first_block: int  # where its blocks lie among those of all runs
-    tokens: np.ndarray
+class _Tiles:
+    """Tiles, and their queries one after another."""
+
+    rows: np.ndarray  # int32 [num_tiles, 8] without first query and `is final`
+    tokens: np.ndarray  # int32 [num_queries]
     positions: np.ndarray
-
-
-@dataclass(frozen=True)
-class _Tile:
-    run: _Run
-    queries: np.ndarray  # which of the run's
-    begin: int
-    seen_by_all: int
-    end: int
 
 
 def plan_tiles(items: list[WorkItem], repeats: int, window: int | None, tiling: Tiling) -> TilePlan:
     """`repeats`: query heads of a K/V head, at most `tiling.most_rows`. A query is in no tile of which it sees no key."""
-    tiles = [tile for run in _runs(items) for tile in _tiles(run, repeats, window, tiling)]
-    tokens = _joined(tile.run.tokens[tile.queries] for tile in tiles)
-    counts = np.array([len(tile.queries) for tile in tiles], dtype=INT)
-    rows = _rows(tiles, counts)
-    rows[:, IS_FINAL] = _are_final(tokens, rows)
+    tiles = _all_tiles(items, repeats, window, tiling)
+    rows, counts = tiles.rows, tiles.rows[:, NUM_QUERIES]
+    rows[:, FIRST_QUERY] = np.cumsum(counts) - counts
+    rows[:, IS_FINAL] = _are_final(tiles.tokens, rows)
     is_partial = np.repeat(rows[:, IS_FINAL] == 0, counts)
-    partials, merged_tokens, merge_starts = _number_partials(tokens, np.repeat(rows[:, BEGIN], counts), is_partial)
+    partials, merged_tokens, merge_starts = _number_partials(tiles.tokens, np.repeat(rows[:, BEGIN], counts), is_partial)
     return TilePlan(
         tiles=_by_rows(rows, repeats, tiling),
         blocks=np.fromiter(chain.from_iterable(item.blocks for item in items), dtype=INT),
-        tokens=tokens,
-        positions=_joined(tile.run.positions[tile.queries] for tile in tiles),
+        tokens=tiles.tokens,
+        positions=tiles.positions,
         partials=partials,
         merged_tokens=merged_tokens,
         merge_starts=merge_starts,
     )
 
 
-def _runs(items: list[WorkItem]) -> Iterator[_Run]:
-    first_block = 0
-    for item in items:
-        yield _Run(item, first_block, np.array(item.query_indices, dtype=INT), np.array(item.query_positions, dtype=INT))
-        first_block += len(item.blocks)
+def _all_tiles(items: list[WorkItem], repeats: int, window: int | None, tiling: Tiling) -> _Tiles:
+    """Items of one query, the most by far in a decode step, are cut all at once."""
+    first_blocks = np.cumsum([0, *(len(item.blocks) for item in items)]).tolist()
+    single = [(item, first) for item, first in zip(items, first_blocks, strict=False) if len(item.query_indices) == 1]
+    parts = [_tiles_of_single_queries(single, window, tiling)]
+    for item, first_block in zip(items, first_blocks, strict=False):
+        if len(item.query_indices) > 1:
+            parts += _tiles_of(item, first_block, repeats, window, tiling)
+    return _Tiles(*(np.concatenate([getattr(part, name) for part in parts]) for name in ("rows", "tokens", "positions")))
 
 
-def _tiles(run: _Run, repeats: int, window: int | None, tiling: Tiling) -> Iterator[_Tile]:
+def _tiles_of_single_queries(items: list[tuple[WorkItem, int]], window: int | None, tiling: Tiling) -> _Tiles:
+    fields = [(i.query_indices[0], i.query_positions[0], first, i.key_start, i.key_end) for i, first in items]
+    token, position, first_block, start, end = np.array(fields, dtype=INT).reshape(-1, 5).T
+    end = np.minimum(end, position + 1)
+    begin = start if window is None else np.maximum(start, _aligned(position + 1 - window, tiling))
+    first_cut, split = begin // tiling.split_keys, tiling.split_keys
+    num_cuts = np.maximum((end - 1) // split - first_cut + 1, 0) * (begin < end)
+    which = np.repeat(np.arange(len(items)), num_cuts)
+    cut = first_cut[which] + np.arange(len(which)) - np.repeat(np.cumsum(num_cuts) - num_cuts, num_cuts)
+    cut_begin, cut_end = np.maximum(begin[which], cut * split), np.minimum(end[which], (cut + 1) * split)
+    rows = np.zeros((len(which), 8), dtype=INT)
+    rows[:, NUM_QUERIES] = 1
+    for field, values in (
+        (FIRST_BLOCK, first_block[which]),
+        (RUN_START, start[which]),
+        (BEGIN, cut_begin),
+        (SEEN_BY_ALL, cut_end),
+        (END, cut_end),
+    ):
+        rows[:, field] = values
+    return _Tiles(rows, token[which], position[which])
+
+
+def _tiles_of(item: WorkItem, first_block: int, repeats: int, window: int | None, tiling: Tiling) -> Iterator[_Tiles]:
+    tokens, positions = np.array(item.query_indices, dtype=INT), np.array(item.query_positions, dtype=INT)
     most_queries = tiling.most_rows // repeats
-    is_cut = tiling.splits_every_tile or len(run.tokens) <= most_queries
-    for begin, end in _cuts(run, window, tiling.split_keys if is_cut else None):
-        seeing = np.flatnonzero(_sees_some(run.positions, begin, end, window))
+    is_cut = tiling.splits_every_tile or len(tokens) <= most_queries
+    for begin, end in _cuts(item, positions, window, tiling.split_keys if is_cut else None):
+        seeing = np.flatnonzero(_sees_some(positions, begin, end, window))
         for at in range(0, len(seeing), most_queries):
-            yield _tile(run, seeing[at : at + most_queries], begin, end, window, tiling.key_alignment)
+            chosen = seeing[at : at + most_queries]
+            keys = _keys(item, positions[chosen], begin, end, window, tiling)
+            row = np.array([(0, len(chosen), first_block, item.key_start, *keys, 0)], dtype=INT)
+            yield _Tiles(row, tokens[chosen], positions[chosen])
 
 
-def _cuts(run: _Run, window: int | None, split_keys: int | None) -> Iterator[tuple[int, int]]:
+def _cuts(
+    item: WorkItem, positions: np.ndarray, window: int | None, split_keys: int | None
+) -> Iterator[tuple[int, int]]:
     """The positions that any query sees, cut at multiples of `split_keys`: absolute ones, whatever the run's start."""
-    begin = _first_seen(run.positions, run.item.key_start, window)
-    end = min(run.item.key_end, int(run.positions.max()) + 1)
+    begin = item.key_start if window is None else max(item.key_start, int(positions.min()) + 1 - window)
+    end = min(item.key_end, int(positions.max()) + 1)
     while begin < end:
         cut_end = end if split_keys is None else min(end, (begin // split_keys + 1) * split_keys)
         yield begin, cut_end
         begin = cut_end
-
-
-def _first_seen(positions: np.ndarray, begin: int, window: int | None) -> int:
-    return begin if window is None else max(begin, int(positions.min()) + 1 - window)
 
 
 def _sees_some(positions: np.ndarray, begin: int, end: int, window: int | None) -> np.ndarray:
@@ -117,21 +138,18 @@ def _sees_some(positions: np.ndarray, begin: int, end: int, window: int | None) 
     return seen if window is None else seen & (positions - window + 1 < end)
 
 
-def _tile(run: _Run, queries: np.ndarray, begin: int, end: int, window: int | None, alignment: int) -> _Tile:
-    positions = run.positions[queries]
-    first = _first_seen(positions, begin, window)
-    first = max(run.item.key_start, first // alignment * alignment)
+def _keys(
+    item: WorkItem, positions: np.ndarray, begin: int, end: int, window: int | None, tiling: Tiling
+) -> tuple[int, int, int]:
+    """-> begin, seen by all, end: of [begin, end) what these queries see"""
+    if window is not None:
+        begin = max(item.key_start, _aligned(max(begin, int(positions.min()) + 1 - window), tiling))
     end = min(end, int(positions.max()) + 1)
-    return _Tile(run, queries, first, max(first, min(end, int(positions.min()) + 1)), end)
+    return begin, max(begin, min(end, int(positions.min()) + 1)), end
 
 
-def _rows(tiles: list[_Tile], counts: np.ndarray) -> np.ndarray:
-    """-> [num_tiles, 8] with `is final` left 0"""
-    rows = [(0, 0, t.run.first_block, t.run.item.key_start, t.begin, t.seen_by_all, t.end, 0) for t in tiles]
-    array = np.array(rows, dtype=INT).reshape(len(tiles), 8)
-    array[:, FIRST_QUERY] = np.cumsum(counts) - counts
-    array[:, NUM_QUERIES] = counts
-    return array
+def _aligned(position: Any, tiling: Tiling) -> Any:
+    return position // tiling.key_alignment * tiling.key_alignment
 
 
 def _are_final(tokens: np.ndarray, rows: np.ndarray) -> np.ndarray:
@@ -159,7 +177,3 @@ def _by_rows(tiles: np.ndarray, repeats: int, tiling: Tiling) -> dict[int, np.nd
     tiles = tiles[np.argsort(tiles[:, BEGIN] - tiles[:, END], kind="stable")]
     smallest = np.searchsorted(tiling.tile_rows, tiles[:, NUM_QUERIES] * repeats)
     return {rows: tiles[smallest == i] for i, rows in enumerate(tiling.tile_rows) if (smallest == i).any()}
-
-
-def _joined(arrays: Iterable[np.ndarray]) -> np.ndarray:
-    return np.concatenate([np.zeros(0, dtype=INT), *arrays])

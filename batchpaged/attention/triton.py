@@ -7,6 +7,7 @@ import numpy as np
 import torch
 
 from batchpaged.attention.backend import AttentionParams
+from batchpaged.attention.kv_array import EIGHT_BITS, KvDtype
 from batchpaged.attention.layer_shape import LayerShape
 from batchpaged.attention.plan import WorkItem, plan_attention
 from batchpaged.attention.sharing import ALWAYS, SharingRule
@@ -34,8 +35,8 @@ class _DevicePlan:
 
 
 class TritonAttention:
-    """Keys and values per layer: [num_blocks, block_size, num_kv_heads, head_dim or value_dim], in `kv_dtype`; int8 and float8
-    have a scale for each slot and head.
+    """Keys and values per layer: [num_blocks, block_size, num_kv_heads, head_dim or value_dim], in the model's type, or
+    in 8 bits with a scale for each slot and head.
     """
 
     def __init__(
@@ -47,14 +48,14 @@ class TritonAttention:
         device: str,
         rule: SharingRule = ALWAYS,
         tiling: Tiling | None = None,
-        kv_dtype: torch.dtype | None = None,
+        kv_dtype: KvDtype = "auto",
     ) -> None:
         self.block_size = block_size
         self.num_blocks = num_blocks
         self._device = device
         self._rule = rule
         self._tiling = tiling or default_tiling(dtype.itemsize)
-        self.caches = [self._cache(layer, kv_dtype or dtype) for layer in layers]
+        self.caches = [self._cache(layer, EIGHT_BITS.get(kv_dtype, dtype)) for layer in layers]
         tensors = [t for c in self.caches for t in (c.keys, c.values, c.key_scales, c.value_scales) if t is not None]
         self._table = cache_table(tensors)
         self._slots = torch.zeros(0, dtype=torch.int64, device=device)

@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import gc
 import os
-from functools import partial
 from typing import TYPE_CHECKING
 
 import psutil
 import torch
 
-from batchpaged.attention.backend import AttentionBackend
 from batchpaged.attention.interface import NAME, register
 from batchpaged.attention.kv_array import KvDtype
 from batchpaged.attention.layer_shape import LayerShape
-from batchpaged.attention.reference import TorchAttention
-from batchpaged.attention.sharing import NEVER, SharingRule, measure_sharing
 from batchpaged.config.sizes import format_bytes, parse_bytes
 from batchpaged.engine.allocator import keep_freed_memory
+from batchpaged.engine.attention_choice import attention_backend, can_be_batch_invariant, check_attention
 from batchpaged.engine.engine import Engine, EngineLimits
 from batchpaged.engine.invariance import check_batch_invariance
 from batchpaged.engine.model_runner import ModelRunner
 from batchpaged.engine.stop import StopCheck
 from batchpaged.errors import ModelError
-from batchpaged.models.layers import AttentionLayer, attention_layers
+from batchpaged.models.layers import attention_layers
 from batchpaged.models.load import load_model, load_tokenizer, resolve_dtype, stop_token_ids
 
 if TYPE_CHECKING:
@@ -44,7 +41,8 @@ def build_engine(
     torch.set_num_threads(num_threads)
     tokenizer = load_tokenizer(resolved)
     dtype = resolve_dtype(_config_dtype(resolved), model_config.dtype, device)
-    if config.batch_invariant and not _has_cpu_kernels(config, device, dtype):
+    check_attention(config.attention, device)
+    if config.batch_invariant and not can_be_batch_invariant(config, device, dtype):
         raise ModelError(
             "engine.batch_invariant needs attention: auto in float32 on a CPU, and kv_dtype: auto, in this version; set it to false"
         )
@@ -54,7 +52,7 @@ def build_engine(
         _prepare_cpu(model, config, num_threads)
     shapes = tuple(layer.shape for layer in layers)
     num_blocks = num_kv_blocks(config, shapes, dtype, device)
-    backend = _attention_backend(config, layers, num_blocks, dtype, device)
+    backend = attention_backend(config, layers, num_blocks, dtype, device)
     runner = ModelRunner(model, backend)
     if config.batch_invariant:
         check_batch_invariance(runner, model.get_input_embeddings().num_embeddings, num_blocks, config.block_size)
@@ -82,29 +80,6 @@ def _prepare_cpu(model: PreTrainedModel, config: EngineConfig, num_threads: int)
     keep_freed_memory()
     if model.dtype is torch.float32 and (config.fused_modules or config.batch_invariant):
         fuse(model, ordered_product if config.batch_invariant else blas_product)
-
-
-def _attention_backend(
-    config: EngineConfig, layers: tuple[AttentionLayer, ...], num_blocks: int, dtype: torch.dtype, device: str
-) -> AttentionBackend:
-    """When to share runs of blocks is measured here. Never, where results may not depend on who shares."""
-    shapes, block_size = tuple(layer.shape for layer in layers), config.block_size
-
-    def make(shapes: tuple[LayerShape, ...], num_blocks: int, rule: SharingRule) -> AttentionBackend:
-        if _has_cpu_kernels(config, device, dtype):
-            from batchpaged.attention.cpu import CpuAttention  # numba, which a GPU does not need
-
-            return CpuAttention(shapes, num_blocks, block_size, rule)
-        return TorchAttention(shapes, num_blocks, block_size, dtype, device, rule, config.kv_dtype)
-
-    if config.batch_invariant:
-        return make(shapes, num_blocks, NEVER)
-    rule = measure_sharing(partial(make, shapes[:1]), shapes[0], layers[0].num_heads, block_size, dtype, device)
-    return make(shapes, num_blocks, rule)
-
-
-def _has_cpu_kernels(config: EngineConfig, device: str, dtype: torch.dtype) -> bool:
-    return config.attention == config.kv_dtype == "auto" and device == "cpu" and dtype is torch.float32
 
 
 def _config_dtype(resolved: ResolvedModel) -> torch.dtype | str | None:

@@ -12,7 +12,7 @@ from batchpaged.attention import sharing
 from batchpaged.attention.layer_shape import LayerShape
 from batchpaged.attention.plan import plan_attention
 from batchpaged.attention.reference import TorchAttention
-from batchpaged.attention.sharing import ALWAYS, NEVER, SharingRule, measure_sharing
+from batchpaged.attention.sharing import ALWAYS, NEVER, SharingRule, estimate_sharing, measure_sharing
 
 RULE = SharingRule(key=2.0, pair=0.5, query=3.0, run=10.0)
 SHAPE = LayerShape(2, 16, 16)
@@ -85,3 +85,12 @@ def test_a_real_backend_s_costs_are_finite_and_not_negative(block_size: int) -> 
     found = measure_sharing(make, SHAPE, 4, block_size, torch.float32, "cpu")
     costs = (found.key, found.pair, found.query, found.run)
     assert all(math.isfinite(cost) and cost >= 0 for cost in costs) and any(costs)
+
+
+def test_on_a_gpu_sharing_pays_where_many_read_much() -> None:
+    """8 K/V heads with 4 query heads each: a group of 4 shares 256 keys, a pair does not share a block of 16."""
+    rule = estimate_sharing(LayerShape(8, 128, 128), num_heads=32)
+    assert rule.query == 2 * 4 * 128 * 4 / (2 * 128 * 2)
+    for num_sequences, num_keys, is_shared in ((4, 256, True), (2, 128, True), (64, 16, True), (2, 16, False), (3, 32, False)):
+        alone = num_sequences * rule.alone(1, num_keys)
+        assert (rule.together(num_sequences, num_keys) < alone) is is_shared, (num_sequences, num_keys)

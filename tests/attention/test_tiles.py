@@ -121,6 +121,11 @@ def test_many_queries_are_not_split_but_for_batch_invariance() -> None:
     assert longest > 512 >= max(end - begin for *_, begin, _, end, _ in tiles_of(invariant))
 
 
+def test_cuts_must_be_aligned() -> None:
+    with pytest.raises(ValueError, match="not aligned"):
+        Tiling(split_keys=512, key_alignment=96)
+
+
 def test_nothing_to_attend_to() -> None:
     plan = plan_tiles([], 4, None, Tiling())
     assert (plan.tiles, plan.num_partials, len(plan.tokens), plan.merge_starts.tolist()) == ({}, 0, 0, [0])

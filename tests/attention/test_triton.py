@@ -10,6 +10,7 @@ from attention.steps import prefix_step, random_step, step_plan
 triton = pytest.importorskip("triton")
 
 from batchpaged.attention.backend import AttentionParams  # noqa: E402
+from batchpaged.attention.kv_array import KvDtype  # noqa: E402
 from batchpaged.attention.layer_shape import LayerShape  # noqa: E402
 from batchpaged.attention.sharing import ALWAYS, NEVER, SharingRule  # noqa: E402
 from batchpaged.attention.triton import TritonAttention  # noqa: E402
@@ -46,14 +47,14 @@ class Case:
         dtype: torch.dtype = torch.float32,
         rule: SharingRule = ALWAYS,
         tiling: Tiling = SMALL,
-        kv_dtype: torch.dtype | None = None,
+        kv_dtype: KvDtype = "auto",
     ) -> None:
         trie, num_blocks = prefix_step(TRIE, BLOCK_SIZE, 4)
         self.step, self.dtype = step or trie, dtype
         self.generator = torch.Generator().manual_seed(0)
         self.backend = TritonAttention((SHAPE,), num_blocks, BLOCK_SIZE, dtype, DEVICE, rule, tiling, kv_dtype)
         cache = self.backend.caches[0]
-        if kv_dtype is None:
+        if kv_dtype == "auto":
             cache.keys.fill_(torch.nan)
             cache.values.fill_(torch.nan)
         self._fill_contexts(trie)
@@ -109,8 +110,8 @@ def test_equals_the_definition(variant: str, rule: SharingRule) -> None:
     torch.testing.assert_close(case.attend(params).cpu(), case.expected(params), atol=2e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("kv_dtype", [None, torch.int8, torch.float8_e4m3fn])
-def test_short_types_lose_no_more_than_their_inputs_do(kv_dtype: torch.dtype | None) -> None:
+@pytest.mark.parametrize("kv_dtype", ["auto", "int8", "fp8"])
+def test_short_types_lose_no_more_than_their_inputs_do(kv_dtype: KvDtype) -> None:
     case = Case(dtype=torch.float16, kv_dtype=kv_dtype)
     output = case.attend()
     assert output.dtype == torch.float16
@@ -157,8 +158,8 @@ def test_layers_keep_their_keys_apart_and_may_differ_in_shape() -> None:
     assert [cache.keys.unique().tolist() for cache in backend.caches] == [[0.0, 1.0], [0.0, 2.0]]
 
 
-@pytest.mark.parametrize("kv_dtype", [None, torch.int8])
-def test_copies_read_all_sources_before_they_write(kv_dtype: torch.dtype | None) -> None:
+@pytest.mark.parametrize("kv_dtype", ["auto", "int8"])
+def test_copies_read_all_sources_before_they_write(kv_dtype: KvDtype) -> None:
     backend = Case(kv_dtype=kv_dtype).backend
     before = [x.clone() for x in numbers(backend.caches[0])]
     backend.copy((BlockCopy(0, 1, 3), BlockCopy(1, 2, 2), BlockCopy(3, 3, 2)))
@@ -169,7 +170,7 @@ def test_copies_read_all_sources_before_they_write(kv_dtype: torch.dtype | None)
 
 
 def test_no_copies_change_nothing() -> None:
-    backend = Case(kv_dtype=torch.int8).backend
+    backend = Case(kv_dtype="int8").backend
     before = backend.caches[0].keys.clone()
     backend.copy(())
     assert torch.equal(backend.caches[0].keys, before)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-# Rows of a tile: the fewest that a matrix instruction takes; the fewest that one for four warps takes; the most that registers hold.
+# Rows of a tile: the fewest that a matrix instruction takes; the fewest that one of four warps takes; what registers hold.
 DECODE_ROWS, GROUP_ROWS, PREFILL_ROWS = 16, 64, 128
 
 
@@ -15,7 +15,11 @@ class Tiling:
     # programs share the work, and the same cuts are made whatever else is in the batch.
     split_keys: int = 512
     splits_every_tile: bool = False  # also where there are queries enough
-    key_alignment: int = 1  # a tile's first key lies at a multiple of this
+    key_alignment: int = 1  # a window's first key is read from a multiple of this on; divides split_keys
+
+    def __post_init__(self) -> None:
+        if self.split_keys % self.key_alignment:
+            raise ValueError(f"cuts at multiples of {self.split_keys} are not aligned to {self.key_alignment}")
 
     @property
     def most_rows(self) -> int:
