@@ -10,6 +10,7 @@ import pyarrow as pa
 from batchpaged.config import EngineConfig, Pipeline, load_pipeline, parse_pipeline
 from batchpaged.dataset.prompts import PromptBuilder, validate_prompt_columns
 from batchpaged.dataset.source import Source, open_source
+from batchpaged.engine.attention_check import check_attention
 from batchpaged.errors import ConfigError, InputError, RefusedError
 from batchpaged.evaluation.evaluator import check_references
 from batchpaged.models.load import load_config, load_tokenizer
@@ -69,7 +70,7 @@ def judge_model(pipeline: Pipeline, source: Source, model: ResolvedModel) -> Pre
     """What depends on the model; imports torch, which takes seconds. Raises ModelError or ConfigError."""
     config = load_config(model)
     check_supported(config, pipeline.model.max_model_len)
-    if pipeline.cluster.scheduler is None or pipeline.engine.device == "cpu":  # else the workers' machines decide
+    if pipeline.cluster.scheduler is None:
         _check_device(pipeline.engine)
     # Compiles the templates and reads the chat template: wrong ones are refused here, not row by row.
     PromptBuilder(pipeline.prompt, load_tokenizer(model), pipeline.model.max_model_len, pipeline.sampling.max_tokens)
@@ -77,7 +78,6 @@ def judge_model(pipeline: Pipeline, source: Source, model: ResolvedModel) -> Pre
 
 
 def _check_device(engine: EngineConfig) -> None:
-    from batchpaged.engine.attention_choice import check_attention
     from batchpaged.engine.build import choose_device
 
     check_attention(engine.attention, choose_device(engine.device, 0))
@@ -85,7 +85,10 @@ def _check_device(engine: EngineConfig) -> None:
 
 def _setting_problems(pipeline: Pipeline) -> list[str]:
     metrics = pipeline.evaluate.metrics if pipeline.evaluate else ()
-    return [line for gate in pipeline.gates for line in _problem(lambda: parse_gates([gate], metrics))]
+    problems = [line for gate in pipeline.gates for line in _problem(lambda: parse_gates([gate], metrics))]
+    if pipeline.engine.device == "cpu":
+        problems += _problem(lambda: check_attention(pipeline.engine.attention, "cpu"))
+    return problems
 
 
 def _column_problems(pipeline: Pipeline, schema: pa.Schema) -> list[str]:

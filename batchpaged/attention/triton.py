@@ -75,11 +75,18 @@ class TritonAttention:
     def copy(self, copies: tuple[BlockCopy, ...]) -> None:
         if not copies:
             return
+        self._make_current()
         sources, targets, num_slots = torch.tensor(list(zip(*((c.source, c.target, c.num_slots) for c in copies)))).to(self._device)
         is_chained = not {c.source for c in copies}.isdisjoint(c.target for c in copies)
         copy_blocks(self._table, sources, targets, num_slots, is_chained)
 
+    def _make_current(self) -> None:
+        """Triton starts kernels on the GPU that is the calling thread's current one."""
+        if self._device != "cpu":
+            torch.cuda.set_device(self._device)
+
     def begin(self, plan: StepPlan) -> None:
+        self._make_current()
         self._slots = torch.tensor(plan.slots, dtype=torch.int64, device=self._device)
         self._items = plan_attention(plan.sequences, self.block_size, self._rule)
         self._plans = {}

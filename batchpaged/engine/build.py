@@ -14,7 +14,8 @@ from batchpaged.attention.kv_array import KvDtype
 from batchpaged.attention.layer_shape import LayerShape
 from batchpaged.config.sizes import format_bytes, parse_bytes
 from batchpaged.engine.allocator import keep_freed_memory
-from batchpaged.engine.attention_choice import attention_backend, can_be_batch_invariant, check_attention
+from batchpaged.engine.attention_check import check_attention
+from batchpaged.engine.attention_choice import attention_backend, can_be_batch_invariant
 from batchpaged.engine.engine import Engine, EngineLimits
 from batchpaged.engine.invariance import check_batch_invariance
 from batchpaged.engine.model_runner import ModelRunner

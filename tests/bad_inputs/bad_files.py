@@ -261,7 +261,7 @@ TOGETHER += [
         "files-columns-and-gates-at-once",
         files(a=GOOD, b=b""),
         ("hit_rte", "f2 > 1", "triton", "b.parquet: the file is empty", "qestion", "2 problems)"),
-        {"prompt": {"user": "{{ qestion }}"}, "gates": ["hit_rte > 1", "f2 > 1"], "engine": {"attention": "triton"}},
+        {"prompt": {"user": "{{ qestion }}"}, "gates": ["hit_rte > 1", "f2 > 1"], "engine": {"attention": "triton", "device": "cpu"}},
     ),
 ]
 

@@ -97,7 +97,7 @@ FILES: dict[str, tuple[str | bytes, tuple[str, ...]]] = {
     "model-missing": (with_sections(model="{id: ./no/such/model}"), ("./no/such/model",)),
     "model-too-short": (with_sections(model="{id: MODEL, max_model_len: 100000}"), ("512 positions",)),
     "device-missing": (with_sections(engine="{device: cuda}"), ("engine.device is cuda",)),
-    "triton-missing": (with_sections(engine="{attention: triton}"), ("triton",)),
+    "triton-missing": (with_sections(engine="{attention: triton, device: cpu}"), ("triton needs a GPU",)),
     "input-missing": (with_sections(input="{path: no/such.parquet}"), ("does not exist",)),
     "id-column-missing": (with_sections(input="{path: DATA, id_column: ids}"), ("no column 'ids'",)),
     "several-at-once": (

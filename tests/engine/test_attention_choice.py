@@ -10,8 +10,9 @@ from tiny_models import save_tiny
 from batchpaged.attention.layer_shape import LayerShape
 from batchpaged.attention.sharing import NEVER
 from batchpaged.config import EngineConfig
-from batchpaged.engine import attention_choice
-from batchpaged.engine.attention_choice import check_attention, choose_attention
+from batchpaged.engine import attention_check, attention_choice
+from batchpaged.engine.attention_check import check_attention
+from batchpaged.engine.attention_choice import choose_attention
 from batchpaged.errors import ConfigError
 from batchpaged.kernels.triton.paged_attention.tiling import BATCH_INVARIANT
 from batchpaged.models.layers import AttentionLayer
@@ -25,7 +26,12 @@ def layers(num_heads: int = 8, num_kv_heads: int = 2) -> tuple[AttentionLayer, .
 
 @pytest.fixture(autouse=True)
 def triton_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attention_choice, "find_spec", lambda name: object())
+    set_triton(monkeypatch, object())
+
+
+def set_triton(monkeypatch: pytest.MonkeyPatch, spec: object) -> None:
+    for module in (attention_check, attention_choice):
+        monkeypatch.setattr(module, "find_spec", lambda name: spec)
 
 
 @pytest.mark.parametrize(
@@ -56,7 +62,7 @@ def test_triton_runs_on_a_cpu_in_its_interpreter_only(monkeypatch: pytest.Monkey
 
 
 def test_without_the_package_auto_takes_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attention_choice, "find_spec", lambda name: None)
+    set_triton(monkeypatch, None)
     assert choose_attention(EngineConfig(), "cuda:0", BF16, layers()) == "torch"
     with pytest.raises(ConfigError, match="needs the package triton"):
         check_attention("triton", "cuda:0")

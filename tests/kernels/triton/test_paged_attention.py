@@ -159,12 +159,12 @@ def test_a_query_that_sees_no_key_of_a_tile_has_an_empty_partial_result() -> Non
 
 
 def test_slots_far_beyond_32_bits_of_numbers() -> None:
-    """A cache of 2**31 numbers; the system hands out only the pages that are touched."""
-    prepared = Prepared(Case((((), 1, 1, 2),)), torch.float16)
-    far = [torch.empty(1 << 20, 16, 2, 64, dtype=torch.float16, device=DEVICE) for _ in range(2)]
+    """The last block of a cache lies beyond 2**31 numbers; the system hands out only the pages that are touched."""
+    prepared, num_blocks = Prepared(Case((((), 1, 1, 2),)), torch.float16), (1 << 20) + 1
+    far = [torch.empty(num_blocks, 16, 2, 64, dtype=torch.float16, device=DEVICE) for _ in range(2)]
     far[0][-1], far[1][-1] = prepared.cache.keys[0], prepared.cache.values[0]
     expected = prepared.attend(attend_tiles).output
-    prepared.runs.blocks.fill_((1 << 20) - 1)
+    prepared.runs.blocks.fill_(num_blocks - 1)
     prepared.cache = PagedCache(*far)
     assert torch.equal(prepared.attend(attend_tiles).output, expected)
 
