@@ -2,7 +2,13 @@
 
 import threading
 
+import pytest
+import stuck_step
+import tiny_runs
+
+from batchpaged import api
 from batchpaged.cluster.watchdog import Watchdog
+from batchpaged.errors import UnfinishedError
 
 
 def watch(state, seconds=0.1):
@@ -29,3 +35,22 @@ def test_it_stops():
     watchdog, barked = watch(lambda: 1, seconds=0.3)
     watchdog.stop()
     assert not barked.wait(0.6)
+
+
+@pytest.fixture
+def stuck():
+    tiny_runs.on_workers(stuck_step.get_stuck)
+    yield
+    tiny_runs.on_workers(stuck_step.get_on)
+
+
+def test_a_run_that_hangs_ends_with_unit_and_row_and_goes_on_later(stuck):
+    run_dir = tiny_runs.new_path("stuck")
+    engine = {**tiny_runs.pipeline(run_dir)["engine"], "stall_seconds": 1}
+    with pytest.raises(UnfinishedError, match=r"has not finished a step for \d s, at unit \d+, row row-\d+"):
+        api.run(tiny_runs.pipeline(run_dir, engine=engine))
+    tiny_runs.on_workers(stuck_step.get_on)
+    try:
+        assert api.run(tiny_runs.pipeline(run_dir)).exit_code == 0
+    finally:
+        tiny_runs.on_workers(stuck_step.get_stuck)
