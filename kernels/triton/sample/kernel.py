@@ -29,14 +29,13 @@ def _keys(x, at):
 
 
 @triton.jit
-def _above(row, vocab_size, key, bound, greatest, inverse_temperature, BLOCK: tl.constexpr):
-    """-> number and unnormalised probability of tokens above `key`, of those above `bound`."""
+def _above(row, vocab_size, key, greatest, inverse_temperature, BLOCK: tl.constexpr):
+    """-> number and unnormalised probability of tokens above `key`."""
     counts, mass = tl.zeros([BLOCK], tl.int32), tl.zeros([BLOCK], tl.float32)
     for start in range(0, vocab_size, BLOCK):
         at = start + tl.arange(0, BLOCK)
         x = _logits(row, at, vocab_size)
-        keys = _keys(x, at)
-        is_above = (keys > key) & (keys > bound) & (at < vocab_size)
+        is_above = (_keys(x, at) > key) & (at < vocab_size)
         counts += is_above.to(tl.int32)
         mass += tl.where(is_above, tl.exp((x - greatest) * inverse_temperature), 0.0)
     return tl.sum(counts), tl.sum(mass)
@@ -46,19 +45,17 @@ def _above(row, vocab_size, key, bound, greatest, inverse_temperature, BLOCK: tl
 def _bisect(row, vocab_size, bound, best_key, greatest, inverse_temperature, limit, COUNTS: tl.constexpr, BLOCK: tl.constexpr):
     """-> the key above which lie all tokens that have less than `limit` above them, in number or in probability.
 
-    Tokens not above `bound` are gone already. Ends when one token is left between the bounds, which is the last to be kept.
+    Tokens not above `bound` are gone already; with COUNTS there are at least `limit` above it. Ends when one token is left between
+    the bounds, which is the last to be kept.
     """
     low, high = bound, best_key  # at least `limit` above low, less above high
-    above_low, mass = _above(row, vocab_size, low, bound, greatest, inverse_temperature, BLOCK)
+    above_low, mass = _above(row, vocab_size, low, greatest, inverse_temperature, BLOCK)
     above_high = tl.zeros_like(above_low)
-    if COUNTS:
-        if above_low.to(tl.float32) < limit:
-            above_low = above_high  # all are kept
-    else:
+    if not COUNTS:
         limit = limit * mass
     while above_low - above_high > 1:
         middle = (low >> 1) + (high >> 1) + (low & high & 1)
-        count, mass = _above(row, vocab_size, middle, bound, greatest, inverse_temperature, BLOCK)
+        count, mass = _above(row, vocab_size, middle, greatest, inverse_temperature, BLOCK)
         measure = count.to(tl.float32) if COUNTS else mass
         if measure < limit:
             high, above_high = middle, count

@@ -3,12 +3,15 @@
 import numpy as np
 import pytest
 import torch
-from kernel_tensors import DEVICE, random
+import triton
+import triton.language as tl
+from kernel_tensors import DEVICE, assert_close, random, unwritten
 
 from batchpaged.engine.sampler import filter_probabilities
 from batchpaged.engine.sampling_params import SamplingParams
 from batchpaged.kernels.triton.philox_reference import philox
 from batchpaged.kernels.triton.sample import reference
+from batchpaged.kernels.triton.sample.kernel import _gumbel
 from batchpaged.kernels.triton.sample.launch import BLOCK, SamplingRows, sample
 
 pytestmark = pytest.mark.filterwarnings("ignore:divide by zero")  # the interpreter's: log(0) of tokens left out
@@ -65,6 +68,20 @@ def test_of_equal_logits_the_lowest_ids_come_first(params: dict) -> None:
     assert sample(logits, rows).tolist() == reference.sample(logits, **vars(rows)).tolist()
 
 
+@triton.jit
+def _write_gumbel(output, seed, position, SIZE: tl.constexpr):
+    at = tl.arange(0, SIZE)
+    tl.store(output + at, _gumbel(seed, position, at))
+
+
+def test_noise_is_exact_where_it_decides() -> None:
+    """Great noise comes of small numbers, whose logarithm is a series; 1 in 100 of these."""
+    output = unwritten(1 << 14)
+    _write_gumbel[(1,)](output, 12345, 7, SIZE=len(output))
+    expected = reference.gumbel(torch.tensor([12345], device=DEVICE), torch.tensor([7], device=DEVICE), len(output))[0]
+    assert_close("noise", output, expected, 1e-5, 5e-5)
+
+
 def test_shares_are_those_of_the_softmax() -> None:
     """Chi-square over rows that differ in seed and position: a fair draw stays below 20.5 in 999 of 1,000 cases."""
     count, temperature = 40_000, 0.8
@@ -105,13 +122,14 @@ def test_seed_and_position_both_matter(field: str) -> None:
 
 
 @pytest.mark.parametrize("params", [{}, {"temperature": 0.0}, {"top_k": 3, "top_p": 0.5}])
-def test_nan_and_infinity_give_some_token_and_other_rows_have_theirs(params: dict) -> None:
+def test_nan_counts_as_minus_infinity_and_every_row_has_a_token(params: dict) -> None:
     logits = random(6, 50)
+    logits[1, 7] = -torch.inf
     expected = sample(logits, alike(6, **params)).tolist()
     logits[0], logits[1, 7], logits[2], logits[3, 9] = torch.nan, torch.nan, -torch.inf, torch.inf
     found = sample(logits, alike(6, **params)).tolist()
     assert all(0 <= token < 50 for token in found)
-    assert found[3:] == [9, *expected[4:]]
+    assert [found[1], *found[3:]] == [expected[1], 9, *expected[4:]]
 
 
 def test_no_rows_and_rows_apart_in_memory() -> None:
