@@ -15,8 +15,8 @@ def needed_rows() -> torch.Tensor | None:
 
 
 @contextmanager
-def needing(rows: torch.Tensor) -> Iterator[None]:
-    """Inside the block the model's output counts at `rows` only."""
+def needing(rows: torch.Tensor | None) -> Iterator[None]:
+    """Inside the block the model's output counts at `rows` only; None: at all."""
     token = _rows.set(rows)
     try:
         yield

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import torch
 
 from batchpaged.kernels.cpu.product import multiply_rows, pack
+from batchpaged.models.exchange import Forward
 
-Forward = Callable[[torch.Tensor], torch.Tensor]
 # (weight [N, K], bias [N] or None) -> x [*, K] -> [*, N], as torch.nn.functional.linear
 Product = Callable[[torch.Tensor, torch.Tensor | None], Forward]
 

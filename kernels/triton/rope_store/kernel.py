@@ -10,7 +10,7 @@ from batchpaged.kernels.triton.kv_format import store_rows
 
 
 @triton.jit
-def _rotated(
+def rotated(
     x, token, heads, kept, strides, cosine, sine, angle_stride,
     DIM: tl.constexpr, PADDED_DIM: tl.constexpr, ROTARY_DIM: tl.constexpr, IS_INTERLEAVED: tl.constexpr,
 ):  # fmt: skip
@@ -46,7 +46,7 @@ def rope_store_kernel(
     if program < num_query_programs:
         heads = (program * HEADS + tl.arange(0, HEADS)).to(tl.int64)
         kept = heads < num_heads
-        turned = _rotated(
+        turned = rotated(
             query, token, heads, kept, query_strides, cosine, sine, angle_stride, DIM, PADDED_DIM, ROTARY_DIM, IS_INTERLEAVED
         )
         dims = tl.arange(0, PADDED_DIM)
@@ -57,7 +57,7 @@ def rope_store_kernel(
         slot = tl.load(slots + token).to(tl.int64)
         kept = (heads < num_kv_heads) & (slot >= 0)
         block, offset = slot // BLOCK_SIZE, slot % BLOCK_SIZE
-        k = _rotated(
+        k = rotated(
             key, token, heads, kept, key_strides, cosine, sine, angle_stride, DIM, PADDED_DIM, ROTARY_DIM, IS_INTERLEAVED
         )
         store_rows(k, key_cache, key_scales, block, offset, heads, kept, key_cache_strides, key_scale_strides, DIM, FORMAT)

@@ -38,7 +38,7 @@ def rope_store(
     num_tokens, num_heads, dim = query.shape
     check(key.shape[0] == value.shape[0] == slots.shape[0] == num_tokens, "as many keys, values and slots as queries")
     check(query.stride(2) == 1 and key.shape[2] == dim, f"heads of {key.shape[2]} for queries of {dim}")
-    rotary_dim = _checked_rotary_dim(angles, num_tokens, dim)
+    rotary_dim = checked_rotary_dim(angles, num_tokens, dim)
     padded, padded_value = triton.next_power_of_2(dim), triton.next_power_of_2(value.shape[2])
     heads = heads_per_program(num_heads, max(padded, padded_value))
     num_query_programs = triton.cdiv(num_heads, heads)
@@ -55,7 +55,7 @@ def rope_store(
     return output
 
 
-def _checked_rotary_dim(angles: Angles, num_tokens: int, dim: int) -> int:
+def checked_rotary_dim(angles: Angles, num_tokens: int, dim: int) -> int:
     rotary_dim = angles.cosine.shape[1]
     check(rotary_dim <= dim and rotary_dim % 2 == 0, f"{rotary_dim} rotated dimensions of {dim}")
     is_alike = angles.cosine.shape == angles.sine.shape and angles.cosine.stride() == angles.sine.stride()

@@ -6,6 +6,8 @@ from kernel_tensors import DEVICE, DTYPES, assert_close, random, unwritten
 
 from batchpaged.kernels.triton.rope_store import reference
 from batchpaged.kernels.triton.rope_store.launch import Angles, rope_store
+from batchpaged.kernels.triton.rotate import reference as rotate_reference
+from batchpaged.kernels.triton.rotate.launch import rotate
 
 FORMATS = (torch.float32, torch.float16, torch.int8, torch.float8_e4m3fn)
 
@@ -55,6 +57,25 @@ def test_equals_the_reference(
     tolerance = 2e-3 if torch.float16 in (dtype, cache_dtype) else 2e-6
     for name, result, expected in zip(("query", "keys", "values"), found, kept, strict=True):
         assert_close(name, result, expected, max(tolerance, steps.get(cache_dtype, 0)) if name == "keys" else tolerance)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    ("tokens", "heads", "kv_heads", "dim", "rotary_dim", "is_interleaved"),
+    [(1, 2, 1, 64, 64, False), (0, 2, 1, 64, 64, False), (5, 9, 3, 80, 32, False), (4, 33, 3, 96, 96, True)],
+)
+def test_rotation_alone_equals_the_reference(tokens, heads, kv_heads, dim, rotary_dim, is_interleaved, dtype) -> None:
+    query = random(heads, tokens, dim, dtype=dtype).transpose(0, 1)
+    key = random(tokens, kv_heads, dim, dtype=dtype)
+    turns = angles(tokens, rotary_dim, is_interleaved)
+    expected = rotate_reference.rotate(query, key, turns.cosine, turns.sine, is_interleaved)
+    for name, result, right in zip(("query", "key"), rotate(query, key, turns), expected, strict=True):
+        assert_close(name, result, right, 2e-3 if dtype is torch.float16 else 2e-6)
+
+
+def test_rotation_refuses_keys_of_another_size() -> None:
+    with pytest.raises(ValueError, match="for queries"):
+        rotate(random(2, 4, 64), random(2, 4, 32), angles(2, 64, False))
 
 
 def _numbers(stored: torch.Tensor, scales: torch.Tensor | None = None) -> torch.Tensor:
