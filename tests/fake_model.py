@@ -6,7 +6,7 @@ exactly the sequence's own tokens; the next token is a hash of that context. So 
 read before it was computed changes the output or raises.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import xxhash
@@ -44,12 +44,27 @@ class FakeRunner:
         self.vocab_size = vocab_size
         self.max_batch_tokens = max_batch_tokens
         self.slots: list[Slot | None] = [None] * (num_blocks * block_size)
+        self._sampled: dict[int, int] = {}  # by the step before
+
+    def start(self, plan: StepPlan) -> Callable[[], dict[int, int]]:
+        sampled = self.execute(plan)
+        return lambda: sampled
 
     def execute(self, plan: StepPlan) -> dict[int, int]:
         assert 0 < plan.num_tokens <= self.max_batch_tokens
         assert len(set(plan.slots)) == len(plan.slots), "a slot is written twice in one step"
         self._copy(plan)
-        return dict(self._compute(plan))
+        self._sampled = dict(self._compute(plan, self._with_pending(plan)))
+        return self._sampled
+
+    def _with_pending(self, plan: StepPlan) -> list[int]:
+        """The step's token ids; those not known to the scheduler are what the step before has sampled."""
+        token_ids = list(plan.token_ids)
+        for token in plan.pending:
+            assert token_ids[token.index] is None
+            token_ids[token.index] = self._sampled[token.seq_id]
+        assert None not in token_ids
+        return token_ids
 
     def _copy(self, plan: StepPlan) -> None:
         size = self.block_size
@@ -58,14 +73,14 @@ class FakeRunner:
             assert None not in values, "a copy reads slots that were never computed"
             self.slots[copy.target * size : copy.target * size + copy.num_slots] = values
 
-    def _compute(self, plan: StepPlan) -> Iterator[tuple[int, int]]:
+    def _compute(self, plan: StepPlan, token_ids: list[int]) -> Iterator[tuple[int, int]]:
         end = 0
         for step in plan.sequences:
             start, end = end, end + step.query_length
             context = self._read(step)
             digest = context[-1].digest if context else 0
             for token, position, slot in zip(
-                plan.token_ids[start:end], plan.positions[start:end], plan.slots[start:end], strict=True
+                token_ids[start:end], plan.positions[start:end], plan.slots[start:end], strict=True
             ):
                 digest = _next_digest(digest, token)
                 context.append(Slot(token, position, digest))

@@ -1,5 +1,6 @@
 """The one interface behind which attention backends stand."""
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -34,4 +35,17 @@ class AttentionBackend(Protocol):
 
         query [num_heads, num_tokens, head_dim], key and value [num_kv_heads, num_tokens, head_dim or value_dim]
         -> [num_tokens, num_heads, value_dim].
+        """
+
+
+class StaticBackend(AttentionBackend, Protocol):
+    """One whose decode steps can be captured in a CUDA graph."""
+
+    num_blocks: int  # of the KV cache
+
+    def begin_static(self, plan: StepPlan) -> Hashable:
+        """As `begin`, for a step in which every sequence has one query.
+
+        What `attend` then reads lies in tensors that stay where they are: steps for which the same value is returned differ in
+        their numbers alone, so what was captured in one can be replayed in another.
         """

@@ -1,7 +1,7 @@
 """The attention function registered with transformers.
 
 Models call it in place of their own attention, once per layer; it hands queries, keys and values to the backend of the
-step being run. transformers' own mask is switched off: visibility follows from positions and block tables alone.
+step being run. transformers makes no mask for it: visibility follows from positions and block tables alone.
 """
 
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 import torch
-from transformers import AttentionInterface, AttentionMaskInterface
+from transformers import AttentionInterface
 
 from batchpaged.attention.backend import AttentionBackend, AttentionParams
 
@@ -18,9 +18,12 @@ _backend: ContextVar[AttentionBackend] = ContextVar("batchpaged_attention_backen
 
 
 def register() -> None:
-    """Make `attn_implementation="batchpaged"` known to transformers. Repeating it changes nothing."""
+    """Make `attn_implementation="batchpaged"` known to transformers. Repeating it changes nothing.
+
+    There is no function for masks beside it, not even one that returns none: for its arguments transformers would look at the
+    positions, and wait for the GPU in every step.
+    """
     AttentionInterface.register(NAME, _forward)
-    AttentionMaskInterface.register(NAME, _no_mask)
 
 
 @contextmanager
@@ -31,10 +34,6 @@ def use_backend(backend: AttentionBackend) -> Iterator[None]:
         yield
     finally:
         _backend.reset(token)
-
-
-def _no_mask(*args: object, **kwargs: object) -> None:
-    return None
 
 
 def _forward(

@@ -1,6 +1,8 @@
 """Paged attention in plain torch operations, on any device: the reference for every other backend."""
 
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -11,6 +13,8 @@ from batchpaged.attention.kv_array import KvArray, KvDtype
 from batchpaged.attention.layer_shape import LayerShape
 from batchpaged.attention.plan import WorkItem, plan_attention
 from batchpaged.attention.sharing import ALWAYS, SharingRule
+from batchpaged.attention.static_decode import StaticDecode, StaticShape, static_shape
+from batchpaged.attention.upload import upload
 from batchpaged.engine.step import BlockCopy, StepPlan
 
 NEGATIVE_INFINITY = float("-inf")
@@ -18,14 +22,14 @@ NEGATIVE_INFINITY = float("-inf")
 
 @dataclass(frozen=True)
 class _Batch:
-    """A padded batch as tensors. Masks are made once per window and step, and shared by all layers."""
+    """A padded batch as tensors: B items with Q queries and N blocks each, L keys."""
 
-    padded: PaddedBatch
+    shape: tuple[int, int]  # B, Q
     query_index: torch.Tensor  # [B * Q]
     blocks: torch.Tensor  # [B * N]
     valid: torch.Tensor | None  # [number of real queries] places in B * Q; None when there is no padding
     rows: torch.Tensor  # [number of real queries] rows of the step's token axis
-    masks: dict[int | None, torch.Tensor | None]  # by window: additive [B, Q, L], None when every key is seen
+    mask: Callable[[int | None], torch.Tensor | None]  # of a window: additive [B, Q, L], None when every key is seen
 
 
 class TorchAttention:
@@ -54,6 +58,7 @@ class TorchAttention:
         self._slots: torch.Tensor | None = None
         self._items: list[WorkItem] = []
         self._batches: list[_Batch] | None = None
+        self._static: dict[StaticShape, tuple[StaticDecode, list[_Batch]]] = {}  # kept: graphs read these tensors
 
     @property
     def keys(self) -> list[torch.Tensor]:
@@ -74,9 +79,21 @@ class TorchAttention:
             array.copy(source, target)
 
     def begin(self, plan: StepPlan) -> None:
-        self._slots = torch.tensor(plan.slots, device=self._device)
+        self._slots = upload(plan.slots, self._device)
         self._items = plan_attention(plan.sequences, self.block_size, self._rule)
         self._batches = None
+
+    def begin_static(self, plan: StepPlan) -> Hashable:
+        """Runs are not shared here: each sequence attends to its whole context by itself."""
+        shape = static_shape(plan)
+        if shape not in self._static:
+            static = StaticDecode.empty(shape, self._device)
+            batches = [_static_batch(static, chunk, self.block_size) for chunk in static.chunks(self.block_size)]
+            self._static[shape] = static, batches
+        static, self._batches = self._static[shape]
+        static.fill(plan)
+        self._slots = static.slots
+        return shape
 
     def _padded_batches(self) -> list[_Batch]:
         """Made once per step, by the first layer that asks."""
@@ -86,10 +103,11 @@ class TorchAttention:
 
     def _to_device(self, padded: PaddedBatch) -> _Batch:
         is_query = padded.is_query.reshape(-1)
-        index = torch.from_numpy(padded.query_index.reshape(-1)).to(self._device)
-        valid = None if is_query.all() else torch.from_numpy(np.flatnonzero(is_query)).to(self._device)
-        blocks = torch.from_numpy(padded.blocks.reshape(-1)).to(self._device)
-        return _Batch(padded, index, blocks, valid, index if valid is None else index[valid], {})
+        index = upload(padded.query_index.reshape(-1), self._device)
+        valid = None if is_query.all() else upload(np.flatnonzero(is_query), self._device)
+        blocks = upload(padded.blocks.reshape(-1), self._device)
+        rows = index if valid is None else index[valid]
+        return _Batch(padded.query_index.shape, index, blocks, valid, rows, partial(_mask, padded, {}, self._device))
 
     def attend(
         self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, params: AttentionParams
@@ -109,7 +127,7 @@ class TorchAttention:
         self, batch: _Batch, keys: KvArray, values: KvArray, query: torch.Tensor, params: AttentionParams
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """-> output [G, R, n, value_dim], lse [G, R, n] for the batch's n real queries."""
-        num_items, num_queries = batch.padded.query_index.shape
+        num_items, num_queries = batch.shape
         groups, repeats, _, dim = query.shape
         q = query.index_select(2, batch.query_index).view(groups, repeats, num_items, num_queries, dim)
         q = q.transpose(1, 2).reshape(groups * num_items, repeats * num_queries, dim) * params.scaling
@@ -118,7 +136,7 @@ class TorchAttention:
         scores = torch.bmm(q, k.transpose(1, 2)).float()  # [G * B, R * Q, L]
         if params.softcap is not None:
             scores = torch.tanh(scores / params.softcap) * params.softcap
-        mask = self._mask(batch, params.sliding_window)
+        mask = batch.mask(params.sliding_window)
         if mask is not None:
             scores.view(groups, num_items, repeats, num_queries, -1).add_(mask[None, :, None])
         probabilities, lse = _softmax(scores)
@@ -132,12 +150,16 @@ class TorchAttention:
         x = x.transpose(1, 2).reshape(groups, repeats, -1, dim)
         return x if batch.valid is None else x.index_select(2, batch.valid)
 
-    def _mask(self, batch: _Batch, window: int | None) -> torch.Tensor | None:
-        if window not in batch.masks:
-            seen = _visible(batch.padded, window)
-            mask = None if seen.all() else np.where(seen, np.float32(0), np.float32(NEGATIVE_INFINITY))
-            batch.masks[window] = None if mask is None else torch.from_numpy(mask).to(self._device)
-        return batch.masks[window]
+
+def _mask(
+    padded: PaddedBatch, masks: dict[int | None, torch.Tensor | None], device: str, window: int | None
+) -> torch.Tensor | None:
+    """`masks`: those made in this step, by window; all layers share them."""
+    if window not in masks:
+        seen = _visible(padded, window)
+        mask = None if seen.all() else np.where(seen, np.float32(0), np.float32(NEGATIVE_INFINITY))
+        masks[window] = None if mask is None else upload(mask, device)
+    return masks[window]
 
 
 def _visible(padded: PaddedBatch, window: int | None) -> np.ndarray:
@@ -146,6 +168,22 @@ def _visible(padded: PaddedBatch, window: int | None) -> np.ndarray:
     key = padded.key_position[:, None, :]
     seen = key <= query
     return seen if window is None else seen & (key > query - window)
+
+
+def _static_batch(static: StaticDecode, chunk: slice, block_size: int) -> _Batch:
+    """Some sequences of a static step. All of it is computed on the device: a graph runs it again on other numbers."""
+    blocks, lengths = static.blocks[chunk], static.lengths[chunk]
+    rows = torch.arange(chunk.start, chunk.start + len(blocks), device=blocks.device)
+    keys = torch.arange(blocks.shape[1] * block_size, device=blocks.device)
+
+    def mask(window: int | None) -> torch.Tensor:
+        unseen = keys >= lengths[:, None]  # [B, L]
+        if window is not None:
+            unseen |= keys < lengths[:, None] - window
+        zeros = torch.zeros(unseen.shape, device=blocks.device)
+        return zeros.masked_fill_(unseen, NEGATIVE_INFINITY)[:, None]
+
+    return _Batch((len(blocks), 1), rows, blocks.reshape(-1), None, rows, mask)
 
 
 def _softmax(scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -1,7 +1,6 @@
 """Paged attention by Triton kernels, on a GPU; on a CPU only in Triton's interpreter."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterable
 
 import numpy as np
 import torch
@@ -11,7 +10,9 @@ from batchpaged.attention.kv_array import EIGHT_BITS, KvDtype
 from batchpaged.attention.layer_shape import LayerShape
 from batchpaged.attention.plan import WorkItem, plan_attention
 from batchpaged.attention.sharing import ALWAYS, SharingRule
+from batchpaged.attention.static_tiles import ALIGNMENT, DevicePlan, Kind, StaticTiles
 from batchpaged.attention.tiles import TilePlan, plan_tiles
+from batchpaged.attention.upload import upload
 from batchpaged.engine.step import BlockCopy, StepPlan
 from batchpaged.kernels.triton.copy_blocks.launch import cache_table, copy_blocks
 from batchpaged.kernels.triton.merge_partials.launch import merge_partials
@@ -19,19 +20,6 @@ from batchpaged.kernels.triton.paged_attention.arguments import PagedCache, Resu
 from batchpaged.kernels.triton.paged_attention.launch import attend_tiles
 from batchpaged.kernels.triton.paged_attention.tiling import Tiling, default_tiling
 from batchpaged.kernels.triton.store_kv.launch import store_kv
-
-_ALIGNMENT = 16  # numbers: what a kernel may assume of an address is then the same in every step, and nothing is compiled anew
-
-
-@dataclass(frozen=True)
-class _DevicePlan:
-    """A TilePlan on the device."""
-
-    tiles: dict[int, torch.Tensor]
-    runs: Runs
-    merged_tokens: torch.Tensor
-    merge_starts: torch.Tensor
-    num_partials: int
 
 
 class TritonAttention:
@@ -60,7 +48,9 @@ class TritonAttention:
         self._table = cache_table(tensors)
         self._slots = torch.zeros(0, dtype=torch.int64, device=device)
         self._items: list[WorkItem] = []
-        self._plans: dict[tuple[int, int | None], _DevicePlan] = {}  # by repeats and window; of this step
+        self._plans: dict[Kind, DevicePlan] = {}  # of this step
+        self._kinds: dict[Kind, None] = {}  # seen so far, in order
+        self._static: dict[int, StaticTiles] = {}  # by number of tokens
 
     def _cache(self, layer: LayerShape, dtype: torch.dtype) -> PagedCache:
         slots = (self.num_blocks, self.block_size, layer.num_kv_heads)
@@ -76,7 +66,8 @@ class TritonAttention:
         if not copies:
             return
         self._make_current()
-        sources, targets, num_slots = torch.tensor(list(zip(*((c.source, c.target, c.num_slots) for c in copies)))).to(self._device)
+        columns = [(c.source, c.target, c.num_slots) for c in copies]
+        sources, targets, num_slots = upload(np.array(columns, dtype=np.int64).T.copy(), self._device)
         is_chained = not {c.source for c in copies}.isdisjoint(c.target for c in copies)
         copy_blocks(self._table, sources, targets, num_slots, is_chained)
 
@@ -87,9 +78,21 @@ class TritonAttention:
 
     def begin(self, plan: StepPlan) -> None:
         self._make_current()
-        self._slots = torch.tensor(plan.slots, dtype=torch.int64, device=self._device)
+        self._slots = upload(plan.slots, self._device)
         self._items = plan_attention(plan.sequences, self.block_size, self._rule)
         self._plans = {}
+
+    def begin_static(self, plan: StepPlan) -> Hashable:
+        self._make_current()
+        if plan.num_tokens not in self._static:
+            self._static[plan.num_tokens] = StaticTiles(plan.num_tokens, self._device)
+        static = self._static[plan.num_tokens]
+        static.slots.copy_(upload(plan.slots, self._device), non_blocking=True)
+        self._slots = static.slots
+        self._items = plan_attention(plan.sequences, self.block_size, self._rule)
+        # A kind of layer that nobody has seen yet is planned when it asks, and is part of the shape from the next step on.
+        self._plans = {kind: static.fill(kind, plan_tiles(self._items, *kind, self._tiling)) for kind in self._kinds}
+        return static.shape
 
     def attend(
         self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, params: AttentionParams
@@ -98,25 +101,28 @@ class TritonAttention:
         key, value, query = (_heads_in_one_piece(x.transpose(0, 1)) for x in (key, value, query))
         store_kv(key, value, cache.keys, cache.values, self._slots, cache.key_scales, cache.value_scales)
         plan = self._plan_for(query.shape[1] // key.shape[1], params.sliding_window)
-        results = self._results(query, value.shape[2], plan.num_partials)
+        # One row more: padding is merged into it.
+        output = query.new_empty(query.shape[0] + 1, query.shape[1], value.shape[2])
+        results = self._results(query, output[:-1], plan.num_partials)
         scoring = Scoring(params.scaling, params.sliding_window, params.softcap, params.sinks)
         for rows, tiles in plan.tiles.items():
             attend_tiles(query, cache, tiles, rows, plan.runs, scoring, results)
         merged = (plan.merged_tokens, plan.merge_starts, params.sinks)
-        merge_partials(results.partial_output, results.partial_lse, *merged, results.output)
+        merge_partials(results.partial_output, results.partial_lse, *merged, output)
         return results.output
 
-    def _plan_for(self, repeats: int, window: int | None) -> _DevicePlan:
+    def _plan_for(self, repeats: int, window: int | None) -> DevicePlan:
         """Made once per step, and shared by all layers that are alike."""
         if (repeats, window) not in self._plans:
             plan = plan_tiles(self._items, repeats, window, self._tiling)
             self._plans[repeats, window] = _to_device(plan, self._device)
+            self._kinds[repeats, window] = None
         return self._plans[repeats, window]
 
-    def _results(self, query: torch.Tensor, value_dim: int, num_partials: int) -> Results:
-        num_tokens, num_heads, _ = query.shape
+    def _results(self, query: torch.Tensor, output: torch.Tensor, num_partials: int) -> Results:
+        _, num_heads, value_dim = output.shape
         return Results(
-            query.new_empty(num_tokens, num_heads, value_dim),
+            output,
             query.new_empty(num_partials, num_heads, value_dim, dtype=torch.float32),
             query.new_empty(num_partials, num_heads, dtype=torch.float32),
         )
@@ -126,18 +132,18 @@ def _heads_in_one_piece(x: torch.Tensor) -> torch.Tensor:
     return x if x.stride(-1) == 1 else x.contiguous()
 
 
-def _to_device(plan: TilePlan, device: str) -> _DevicePlan:
+def _to_device(plan: TilePlan, device: str) -> DevicePlan:
     rest = (plan.blocks, plan.tokens, plan.positions, plan.partials, plan.merged_tokens, plan.merge_starts)
     tensors = _upload((*plan.tiles.values(), *rest), device)
     tiles = dict(zip(plan.tiles, tensors, strict=False))
     blocks, tokens, positions, partials, merged_tokens, merge_starts = tensors[len(tiles) :]
-    return _DevicePlan(tiles, Runs(blocks, tokens, positions, partials), merged_tokens, merge_starts, plan.num_partials)
+    return DevicePlan(tiles, Runs(blocks, tokens, positions, partials), merged_tokens, merge_starts, plan.num_partials)
 
 
 def _upload(arrays: Iterable[np.ndarray], device: str) -> list[torch.Tensor]:
     """All int32 arrays in one transfer, each at an aligned place."""
     arrays = list(arrays)
-    ends = np.cumsum([-(-array.size // _ALIGNMENT) * _ALIGNMENT for array in arrays])
+    ends = np.cumsum([-(-array.size // ALIGNMENT) * ALIGNMENT for array in arrays])
     host = torch.zeros(int(ends[-1]), dtype=torch.int32, pin_memory=device != "cpu")
     starts = [0, *ends[:-1].tolist()]
     for start, array in zip(starts, arrays, strict=True):

@@ -1,6 +1,7 @@
 """The engine: sequences in, completions out, one step at a time."""
 
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -16,9 +17,14 @@ from batchpaged.engine.step import StepPlan
 from batchpaged.engine.stop import StopCheck
 
 
+Sampled = dict[int, int]  # token ids by seq_id
+
+
 class Runner(Protocol):
-    def execute(self, plan: StepPlan) -> dict[int, int]:
-        """Compute a step; returns the sampled token id of each sequence that asked for one, by seq_id.
+    """Computes steps in the order in which they are started."""
+
+    def start(self, plan: StepPlan) -> Callable[[], Sampled]:
+        """Start a step. What is returned waits for it, and gives the token id of each sequence that asked for one.
 
         Raises MemoryError if memory does not suffice; a smaller step may do.
         """
@@ -32,6 +38,7 @@ class EngineLimits:
     max_sequences: int
     max_model_len: int
     prefix_cache: bool
+    steps_ahead: int = 0  # 1: the next step is planned and started while one runs; see docs/gpu.md
 
 
 @dataclass(frozen=True)
@@ -60,6 +67,8 @@ class Engine:
         self.busy_seconds = 0.0  # spent in steps
         self.num_out_of_memory = 0  # steps that were given up for want of memory
         self._runner = runner
+        self._steps_ahead = limits.steps_ahead
+        self._started: deque[tuple[StepPlan, Callable[[], Sampled]]] = deque()
         self._stop_check = stop_check
         self._tags: dict[int, Any] = {}  # by seq_id, of unfinished sequences
         self._num_added = 0
@@ -89,25 +98,40 @@ class Engine:
         self._num_added += 1
 
     def step(self) -> list[Completion]:
-        """Schedule, run, update. Returns the completions that this step finished.
+        """Schedule, run, update. Returns the completions that became known.
 
-        Where memory runs out, its sequences are computed again in smaller steps. Raises MemoryError if that is no help.
+        With `steps_ahead` the update is that of an earlier step, so that this one runs while the next one is planned. Where
+        memory runs out, a step's sequences are computed again in smaller ones. Raises MemoryError if that is no help.
         """
-        started = time.perf_counter()
+        begun = time.perf_counter()
         plan = self.scheduler.schedule()
-        if plan is None:
-            return []
-        try:
-            sampled = self._runner.execute(plan)
-        except MemoryError:
-            self.num_out_of_memory += 1
-            if not self.scheduler.shrink(plan):
-                raise
-            return []
-        finished = self.scheduler.update(plan, sampled)
-        self.num_steps += 1
-        self.busy_seconds += time.perf_counter() - started
+        shortage = None if plan is None else self._start(plan)
+        is_started = plan is not None and shortage is None
+        finished: list[Sequence] = []
+        while len(self._started) > (self._steps_ahead if is_started else 0):
+            done, result = self._started.popleft()
+            finished += self.scheduler.update(done, result())
+        if shortage is not None:
+            self._shrink(plan, shortage)
+        self.busy_seconds += time.perf_counter() - begun
         return [self._complete(sequence) for sequence in finished]
+
+    def _start(self, plan: StepPlan) -> MemoryError | None:
+        """Start a step; the error where memory does not suffice, and then nothing has been started."""
+        try:
+            result = self._runner.start(plan)
+        except MemoryError as error:
+            return error
+        self._started.append((plan, result))
+        self.scheduler.start(plan)
+        self.num_steps += 1
+        return None
+
+    def _shrink(self, plan: StepPlan, shortage: MemoryError) -> None:
+        """The results of all steps before are known by now, so that no sequence has to be computed again in vain."""
+        self.num_out_of_memory += 1
+        if not self.scheduler.shrink(plan):
+            raise shortage
 
     def _complete(self, sequence: Sequence) -> Completion:
         return Completion(

@@ -1,33 +1,63 @@
 """Chooses the next token of each sequence from its logits."""
 
+from functools import cache
+from importlib.util import find_spec
+
 import numpy as np
 import torch
 
+from batchpaged.attention.upload import upload
 from batchpaged.engine.sampling_params import SamplingParams
 from batchpaged.engine.step import SampleRequest
 
 
-def sample(logits: torch.Tensor, requests: list[SampleRequest]) -> list[int]:
-    """logits [len(requests), vocab_size] -> token ids. A row's choice depends on its own logits and seed alone."""
+def sample(logits: torch.Tensor, requests: list[SampleRequest]) -> torch.Tensor:
+    """logits [n, vocab_size] of n requests -> token ids int64 [n]. A row's choice depends on its own logits and seed alone."""
     logits = logits.float()
     for row, request in enumerate(requests):
         if request.token_ids is not None:
             _penalise(logits[row], request)
+    if logits.device.type != "cpu" and _has_triton():
+        return sample_by_kernel(logits, requests)
     params = requests[0].params
     if params.is_greedy:
         return _argmax(logits)
-    uniform = torch.tensor([_uniform(request) for request in requests], dtype=torch.float64, device=logits.device)
-    return _draw(logits, params, uniform).tolist()
+    return _draw(logits, params, upload(np.array([_uniform(request) for request in requests]), logits.device))
 
 
-def _argmax(logits: torch.Tensor) -> list[int]:
+@cache
+def _has_triton() -> bool:
+    return find_spec("triton") is not None
+
+
+def sample_by_kernel(logits: torch.Tensor, requests: list[SampleRequest]) -> torch.Tensor:
+    """Without sorting. The same distribution, but not the same samples, as on a CPU."""
+    from batchpaged.kernels.triton.sample.launch import SamplingRows, sample  # triton, which a CPU does not need
+
+    params, num_rows = requests[0].params, len(requests)
+
+    def column(value: float, dtype: torch.dtype) -> torch.Tensor:
+        return torch.full((num_rows,), value, dtype=dtype, device=logits.device)
+
+    rows = SamplingRows(
+        temperatures=column(params.temperature, torch.float32),
+        top_ks=column(min(params.top_k or logits.shape[1], logits.shape[1]), torch.int32),
+        top_ps=column(params.top_p, torch.float32),
+        min_ps=column(params.min_p, torch.float32),
+        seeds=upload(np.array([request.seed for request in requests], dtype=np.uint64).view(np.int64), logits.device),
+        positions=upload(np.array([request.num_tokens for request in requests], dtype=np.int32), logits.device),
+    )
+    return sample(logits, rows)
+
+
+def _argmax(logits: torch.Tensor) -> torch.Tensor:
     if logits.device.type != "cpu":
-        return logits.argmax(-1).tolist()
+        return logits.argmax(-1)
     from batchpaged.kernels.cpu.elementwise import argmax
 
     best = np.empty(len(logits), dtype=np.int64)
     argmax(logits.contiguous().numpy(), best)  # the kernel counts elements flat
-    return best.tolist()
+    return torch.from_numpy(best)
 
 
 def _penalise(logits: torch.Tensor, request: SampleRequest) -> None:

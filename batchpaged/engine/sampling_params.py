@@ -21,3 +21,8 @@ class SamplingParams:
     @property
     def is_greedy(self) -> bool:
         return self.temperature == 0.0
+
+    @property
+    def needs_history(self) -> bool:
+        """The choice of a token depends on those before it, not on logits alone."""
+        return self.repetition_penalty != 1.0

@@ -3,6 +3,10 @@
 Plain data in, plain data out: no model, no tensor, no clock. Per step, in this order: running sequences decode one
 token each, running prefills go on, waiting sequences are admitted, all within one token budget (chunked prefill mixed
 with decode as in Sarathi-Serve: Agrawal et al., 2024, "Taming Throughput-Latency Tradeoff in LLM Inference").
+
+A step may be planned before the results of the last one are known. What it samples is then *pending*: its tokens count,
+have slots and can be computed, but their ids are known to the runner alone. Nothing else needs the ids: which block is cached
+next, and who has finished, is decided one step later.
 """
 
 from collections import deque
@@ -12,6 +16,7 @@ from itertools import islice
 
 from batchpaged.engine.block_pool import BlockPool
 from batchpaged.engine.completion_lengths import CompletionLengths
+from batchpaged.engine.computed_blocks import ComputedBlocks
 from batchpaged.engine.future_uses import FutureUses
 from batchpaged.engine.in_flight import InFlight
 from batchpaged.engine.prefix_cache import NO_MATCH, PrefixCache, PrefixMatch
@@ -49,6 +54,7 @@ class Scheduler:
         self._finish_check = finish_check
         self._in_flight = InFlight()
         self._uses = None if cache is None else FutureUses(pool, cache)
+        self._computed = None if cache is None else ComputedBlocks(pool, cache)
         self._lengths = CompletionLengths()
 
     @property
@@ -80,22 +86,41 @@ class Scheduler:
             self._uses.expect(token_ids)
 
     def schedule(self) -> StepPlan | None:
-        """Plan the next step; None when nothing is left to do. Blocks are allocated, nothing is computed yet."""
+        """Plan the next step; None when nothing can be done, or not before the steps that have started are done.
+
+        Blocks are allocated, nothing is computed yet.
+        """
+        if self._must_wait():
+            return None
         builder = StepBuilder(self.pool.block_size, self._limits.max_batch_tokens, self.counts)
         self._schedule_decodes(builder)
         self._schedule_prefills(builder)
         self._admit(builder)
         return builder.build()
 
-    def update(self, plan: StepPlan, sampled: dict[int, int]) -> list[Sequence]:
-        """Take in a step's result (seq_id -> sampled token id). Returns the sequences that finished, blocks released."""
+    def start(self, plan: StepPlan) -> None:
+        """The step has been started, and later ones run after it: from here on they may use what it computes."""
         by_id = {sequence.seq_id: sequence for sequence in self.running}
-        finished = []
         for step in plan.sequences:
             sequence = by_id[step.seq_id]
             sequence.num_computed_tokens = step.context_length
-            self._cache_computed_blocks(sequence)
-            if step.sample is not None:
+            sequence.num_pending_tokens += step.sample is not None
+            if not sequence.is_prefilling:
+                self._in_flight.discard(sequence)
+            if self._computed is not None:
+                self._computed.enter_full(sequence)
+                self._computed.enter_prompt_end(sequence)
+
+    def update(self, plan: StepPlan, sampled: dict[int, int]) -> list[Sequence]:
+        """Take in a started step's result (seq_id -> sampled token id). Returns the sequences that finished, blocks released.
+
+        A sequence that an earlier result has finished is passed over: its token was computed in vain.
+        """
+        by_id = {sequence.seq_id: sequence for sequence in self.running}
+        finished = []
+        for step in plan.sequences:
+            sequence = by_id.get(step.seq_id)
+            if sequence is not None and step.sample is not None:
                 self._append(sequence, sampled[step.seq_id], finished)
         self.running = [s for s in self.running if s.status is Status.RUNNING]
         return finished
@@ -130,10 +155,22 @@ class Scheduler:
 
     # --- running sequences ---
 
+    def _must_wait(self) -> bool:
+        """Whether pending tokens have to be known first: to be looked at, or so that nobody is preempted who has finished."""
+        pending = [s for s in self.running if s.num_pending_tokens]
+        if not pending:
+            return False
+        decoding = filter(self._is_decoding, self.running)
+        num_new = sum(self._num_blocks(s.num_tokens) - len(s.block_table) for s in decoding)
+        num_there = self.pool.num_spare if self._yields_to_reuse else self.pool.num_available
+        return num_new > num_there or any(s.params.needs_history for s in pending)
+
+    def _is_decoding(self, sequence: Sequence) -> bool:
+        return sequence.status is Status.RUNNING and not sequence.is_prefilling and not sequence.is_complete
+
     def _schedule_decodes(self, builder: StepBuilder) -> None:
         for sequence in list(self.running):
-            is_decoding = sequence.status is Status.RUNNING and not sequence.is_prefilling
-            if is_decoding and builder.budget and self._reserve_slot(sequence):
+            if self._is_decoding(sequence) and builder.budget and self._reserve_slot(sequence):
                 builder.add(sequence, 1)
 
     def _reserve_slot(self, sequence: Sequence) -> bool:
@@ -252,44 +289,15 @@ class Scheduler:
 
     # --- after a step ---
 
-    def _cache_computed_blocks(self, sequence: Sequence) -> None:
-        if not sequence.is_prefilling:
-            self._in_flight.discard(sequence)
-        if self.cache is None:
-            return
-        size = self.pool.block_size
-        while not sequence.is_private and (sequence.num_cached_blocks + 1) * size <= sequence.num_computed_tokens:
-            self._cache_full_block(sequence, self.cache)
-        is_prompt_done = sequence.num_computed_tokens == sequence.num_prompt_tokens
-        if is_prompt_done and not sequence.is_private and sequence.num_computed_tokens % size:
-            self.cache.insert(*self._block_content(sequence, sequence.num_computed_tokens))
-
-    def _cache_full_block(self, sequence: Sequence, cache: PrefixCache) -> None:
-        """Cache the first block that is full and not cached yet, or exchange it for the equal block that is cached."""
-        index = sequence.num_cached_blocks
-        content = self._block_content(sequence, (index + 1) * self.pool.block_size)
-        known_hash = sequence.block_hashes[index] if index < len(sequence.block_hashes) else None
-        block, canonical = content[0], cache.insert(*content, known_hash)
-        if canonical is None:
-            sequence.is_private = True
-            return
-        if canonical != block:
-            self.pool.acquire(canonical)
-            self.pool.release([block])
-            sequence.block_table[index] = canonical
-        sequence.num_cached_blocks += 1
-
-    def _block_content(self, sequence: Sequence, end: int) -> tuple[int, int | None, tuple[int, ...]]:
-        """(block, parent block, tokens) of the first block that is not cached, filled up to token `end`."""
-        index = sequence.num_cached_blocks
-        parent = sequence.block_table[index - 1] if index else None
-        return sequence.block_table[index], parent, tuple(sequence.token_ids[index * self.pool.block_size : end])
-
     def _append(self, sequence: Sequence, token_id: int, finished: list[Sequence]) -> None:
         sequence.token_ids.append(token_id)
+        sequence.num_pending_tokens -= 1
         self.counts.generated += 1
+        if self._computed is not None:
+            self._computed.enter_full(sequence)
         sequence.finish_reason = self._finish_check(sequence)
         if sequence.finish_reason is not None:
+            sequence.num_pending_tokens = 0
             self._release(sequence, Status.FINISHED)
             self._lengths.add(sequence.num_generated_tokens)
             finished.append(sequence)

@@ -42,7 +42,8 @@ class Sequence:
     seed: int  # the row's own
     status: Status = Status.WAITING
     block_table: list[int] = field(default_factory=list)  # block ids, in order of position
-    num_computed_tokens: int = 0  # keys and values that lie in the cache
+    num_pending_tokens: int = 0  # sampled by steps that have started, and not known yet; they follow those of `token_ids`
+    num_computed_tokens: int = 0  # keys and values that lie in the cache once all steps that have started are done
     num_cached_blocks: int = 0  # leading blocks of the table that the prefix cache can find; never written again
     is_private: bool = False  # a hash collision: nothing beyond num_cached_blocks can be cached
     block_hashes: list[bytes] = field(default_factory=list)  # of its leading full blocks, as far as anybody asked
@@ -70,7 +71,8 @@ class Sequence:
 
     @property
     def num_tokens(self) -> int:
-        return len(self.token_ids)
+        """Those that are not known yet among them."""
+        return len(self.token_ids) + self.num_pending_tokens
 
     @property
     def num_generated_tokens(self) -> int:
@@ -78,12 +80,17 @@ class Sequence:
 
     @property
     def num_uncomputed_tokens(self) -> int:
-        return len(self.token_ids) - self.num_computed_tokens
+        return self.num_tokens - self.num_computed_tokens
 
     @property
     def is_prefilling(self) -> bool:
         """More than the newest token is missing from the cache."""
         return self.num_uncomputed_tokens > 1 or self.num_computed_tokens < self.num_prompt_tokens
+
+    @property
+    def is_complete(self) -> bool:
+        """It has all the tokens that it may have: nothing more is computed, though its last ones may not be known yet."""
+        return self.num_tokens - self.num_prompt_tokens >= self.params.max_tokens
 
     @property
     def generated_token_ids(self) -> list[int]:

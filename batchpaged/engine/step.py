@@ -36,17 +36,26 @@ class SequenceStep:
 
 
 @dataclass(frozen=True)
+class PendingToken:
+    """A token that the step before this one samples; where steps are planned ahead, its id is not known yet."""
+
+    index: int  # in the step's token axis
+    seq_id: int  # of the sequence that it was sampled for
+
+
+@dataclass(frozen=True)
 class StepPlan:
     """A step's complete input. Tokens of all sequences lie one after another, in the order of `sequences`.
 
     Copies come first: all sources are read before any target or slot is written.
     """
 
-    token_ids: tuple[int, ...]  # [num_tokens]
+    token_ids: tuple[int | None, ...]  # [num_tokens]; None for pending tokens
     positions: tuple[int, ...]  # [num_tokens]
     slots: tuple[int, ...]  # [num_tokens], block id * block_size + offset
     sequences: tuple[SequenceStep, ...]
     copies: tuple[BlockCopy, ...]
+    pending: tuple[PendingToken, ...] = ()
 
     @property
     def num_tokens(self) -> int:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from batchpaged.engine.sequence import Sequence, TokenCounts
-from batchpaged.engine.step import BlockCopy, SampleRequest, SequenceStep, StepPlan
+from batchpaged.engine.step import BlockCopy, PendingToken, SampleRequest, SequenceStep, StepPlan
 
 
 class StepBuilder:
@@ -13,11 +13,12 @@ class StepBuilder:
         self.budget = budget  # tokens that still fit into the step
         self._block_size = block_size
         self._counts = counts
-        self._token_ids: list[int] = []
+        self._token_ids: list[int | None] = []
         self._positions: list[int] = []
         self._slots: list[int] = []
         self._sequences: list[SequenceStep] = []
         self._copies: list[BlockCopy] = []
+        self._pending: list[PendingToken] = []
 
     def copy(self, copy: BlockCopy) -> None:
         self._copies.append(copy)
@@ -28,6 +29,9 @@ class StepBuilder:
         end = start + num_tokens
         self.budget -= num_tokens
         self._token_ids += sequence.token_ids[start:end]
+        if end > len(sequence.token_ids):
+            self._pending.append(PendingToken(len(self._token_ids), sequence.seq_id))
+            self._token_ids.append(None)
         self._positions += range(start, end)
         self._slots += self._slots_of(sequence.block_table, start, end)
         sample = _sample_request(sequence) if end == sequence.num_tokens else None
@@ -48,10 +52,10 @@ class StepBuilder:
             tuple(self._slots),
             tuple(self._sequences),
             tuple(self._copies),
+            tuple(self._pending),
         )
 
 
 def _sample_request(sequence: Sequence) -> SampleRequest:
-    needs_history = sequence.params.repetition_penalty != 1.0
-    history = tuple(sequence.token_ids) if needs_history else None
+    history = tuple(sequence.token_ids) if sequence.params.needs_history else None
     return SampleRequest(sequence.params, sequence.seed, sequence.num_tokens, history)

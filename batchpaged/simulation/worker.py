@@ -1,5 +1,6 @@
 """A worker of a simulation: a real engine around a model that only counts."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,9 +33,10 @@ class CountingModel:
         self.final_lengths: dict[int, int] = {}  # tokens of prompt and completion, by the row's seed
         self._step_time = step_time
 
-    def execute(self, plan: StepPlan) -> dict[int, int]:
+    def start(self, plan: StepPlan) -> Callable[[], dict[int, int]]:
         self.busy_seconds += self._step_time.seconds(plan)
-        return {step.seq_id: self._next_token(step.sample) for step in plan.sequences if step.sample is not None}
+        sampled = {step.seq_id: self._next_token(step.sample) for step in plan.sequences if step.sample is not None}
+        return lambda: sampled
 
     def _next_token(self, request: SampleRequest) -> int:
         return END if request.num_tokens + 1 >= self.final_lengths[request.seed] else FILLER

@@ -63,6 +63,7 @@ def num_prefilled_tokens(prompts: Prompts, num_blocks: int, max_sequences: int, 
     for i, prompt in enumerate(prompts):
         scheduler.add(Sequence(i, list(prompt), len(prompt), SamplingParams(max_tokens=MAX_TOKENS), 0))
     while (plan := scheduler.schedule()) is not None:
+        scheduler.start(plan)
         asking = (step for step in plan.sequences if step.sample is not None)
         scheduler.update(plan, {step.seq_id: 50_000 + step.seq_id + step.context_length for step in asking})
     scheduler.check()

@@ -80,6 +80,7 @@ class Example:
         yield from self.work(plan)
         sampled = self.execute(plan)
         tables = [list(sequence.block_table) for sequence in self.sequences]
+        self.scheduler.start(plan)
         finished = self.scheduler.update(plan, sampled)
         yield from self.exchanges(tables)
         for sequence in finished:

@@ -1,6 +1,7 @@
 """Pool, cache and scheduler around the fake model, stepped with every check that can be made between two steps."""
 
 import random
+from collections import deque
 from collections.abc import Callable, Sequence as Prompt
 from dataclasses import dataclass
 
@@ -35,6 +36,7 @@ class Settings:
     max_sequences: int = 8
     prefix_cache: bool = True
     num_hash_bits: int = 128
+    steps_ahead: int = 0
 
 
 class Harness:
@@ -50,6 +52,8 @@ class Harness:
         self.sequences: list[Sequence] = []
         self.num_steps = 0
         self.num_copies = 0
+        self.steps_ahead = settings.steps_ahead
+        self.started: deque[tuple[StepPlan, Callable[[], dict[int, int]]]] = deque()
         self.on_plan: Callable[[StepPlan], None] = lambda plan: None
 
     def add(self, prompt: Prompt[int], max_tokens: int) -> Sequence:
@@ -61,15 +65,26 @@ class Harness:
         return sequence
 
     def step(self) -> list[Sequence]:
+        """As the engine does; the results of `steps_ahead` steps stay unknown to the scheduler."""
         plan = self.scheduler.schedule()
-        assert plan is not None, "work is left and nothing is planned"
+        assert plan is not None or self.started, "work is left and nothing is planned"
+        if plan is not None:
+            self._start(plan)
+        finished = []
+        while len(self.started) > (0 if plan is None else self.steps_ahead):
+            done, result = self.started.popleft()
+            finished += self.scheduler.update(done, result())
+            self.scheduler.check()
+        return finished
+
+    def _start(self, plan: StepPlan) -> None:
         self.check_writes(plan)
         self.on_plan(plan)
-        finished = self.scheduler.update(plan, self.runner.execute(plan))
+        self.started.append((plan, self.runner.start(plan)))
+        self.scheduler.start(plan)
         self.scheduler.check()
         self.num_steps += 1
         self.num_copies += len(plan.copies)
-        return finished
 
     def run(self) -> None:
         """To the end, which must come: every step computes a token, and few are computed often."""

@@ -29,6 +29,7 @@ class Limits:
     max_batch_tokens: int = 24
     max_sequences: int = 16
     prefix_cache: bool = True
+    steps_ahead: int = 0
 
     def engine_limits(self) -> EngineLimits:
         return EngineLimits(**asdict(self), max_model_len=MAX_POSITIONS)

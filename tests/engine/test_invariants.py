@@ -4,6 +4,7 @@ import dataclasses
 import pickle
 import random
 from collections import Counter
+from collections.abc import Callable
 
 import pytest
 import xxhash
@@ -217,8 +218,8 @@ def test_the_step_plan_is_all_that_crosses_to_the_runner() -> None:
     class Remote:
         """A runner that sees a plan only as the bytes that would travel to another process."""
 
-        def execute(self, plan: StepPlan) -> dict[int, int]:
-            return local.runner.execute(pickle.loads(pickle.dumps(plan)))
+        def start(self, plan: StepPlan) -> Callable[[], dict[int, int]]:
+            return local.runner.start(pickle.loads(pickle.dumps(plan)))
 
     local = Harness(TIGHT)
     engine = Engine(Remote(), _engine_limits(TIGHT), StopCheck(_NoText(), frozenset({0})))

@@ -1,6 +1,7 @@
 """Where memory runs out in a step, the same sequences are computed in smaller ones, and nothing else changes."""
 
 import random
+from dataclasses import replace
 
 import pytest
 import short_memory
@@ -31,16 +32,16 @@ class SmallRunner(FakeRunner):
         return result
 
 
-def make_engine(max_tokens, max_sequences):
+def make_engine(max_tokens, max_sequences, steps_ahead=0):
     runner = SmallRunner(LIMITS.num_blocks, LIMITS.block_size, VOCAB_SIZE, LIMITS.max_batch_tokens)
     runner.max_tokens, runner.max_sequences = max_tokens, max_sequences
-    return Engine(runner, LIMITS, StopCheck(Numbers(), frozenset({EOS})))
+    return Engine(runner, replace(LIMITS, steps_ahead=steps_ahead), StopCheck(Numbers(), frozenset({EOS})))
 
 
 @settings(max_examples=40)
-@given(st.integers(0, 1000), st.integers(LIMITS.block_size, 16), st.integers(1, 8))
-def test_every_row_is_computed_as_if_memory_had_sufficed(seed, max_tokens, max_sequences):
-    engine, outputs = make_engine(max_tokens, max_sequences), []
+@given(st.integers(0, 1000), st.integers(LIMITS.block_size, 16), st.integers(1, 8), st.integers(0, 1))
+def test_every_row_is_computed_as_if_memory_had_sufficed(seed, max_tokens, max_sequences, steps_ahead):
+    engine, outputs = make_engine(max_tokens, max_sequences, steps_ahead), []
     prompts = prefix_tree(random.Random(seed), 12)
     for index, prompt in enumerate(prompts):
         engine.add(prompt, SamplingParams(max_tokens=9), f"row {index}", index)
@@ -87,16 +88,17 @@ def test_torch_says_it_in_many_ways(error, is_memory):
         def __init__(self):
             pass
 
-        def _execute(self, plan):
+        def _start(self, plan):
             raise error
 
     assert _is_out_of_memory(error) == is_memory
     with pytest.raises(MemoryError if is_memory else RuntimeError):
-        Runner().execute(None)
+        Runner().start(None)
 
 
 @pytest.fixture
 def short():
+    tiny_runs.finished_run()  # which other tests look at, and which has memory enough
     tiny_runs.on_workers(short_memory.run_short)
     yield
     tiny_runs.on_workers(short_memory.run_long)

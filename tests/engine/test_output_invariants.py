@@ -10,7 +10,7 @@ from engine.harness import Harness, Settings, prefix_tree
 from engine.real_engine import Limits, build_engine
 from tiny_models import tiny_model
 
-from batchpaged.engine.sampler import sample
+from batchpaged.engine import sampler
 from batchpaged.engine.sampling_params import SamplingParams
 from batchpaged.engine.step import SampleRequest
 
@@ -44,6 +44,10 @@ def test_greedy_output_is_compared_with_preemptions_among_it() -> None:
 
 
 SAMPLED = SamplingParams(temperature=0.9, top_p=0.95, top_k=40, min_p=0.01)
+
+
+def sample(logits: torch.Tensor, rows: list[SampleRequest]) -> list[int]:
+    return sampler.sample(logits, rows).tolist()
 
 
 def _request(row: int, position: int = 7) -> SampleRequest:

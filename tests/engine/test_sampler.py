@@ -12,9 +12,14 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-from batchpaged.engine.sampler import filter_probabilities, sample
+from batchpaged.engine import sampler
+from batchpaged.engine.sampler import filter_probabilities
 from batchpaged.engine.sampling_params import SamplingParams
 from batchpaged.engine.step import SampleRequest
+
+
+def sample(logits: torch.Tensor, rows: list[SampleRequest]) -> list[int]:
+    return sampler.sample(logits, rows).tolist()
 
 
 def random_logits(seed: int, num_rows: int = 8, vocab_size: int = 60) -> torch.Tensor:
@@ -181,3 +186,34 @@ def test_logits_of_a_larger_vocabulary_than_is_used() -> None:
     logits = torch.randn(4, 5000, generator=torch.Generator().manual_seed(0))[:, :3000]
     greedy = SampleRequest(SamplingParams(), 0, 0, None)
     assert sample(logits, [greedy] * 4) == logits.argmax(-1).tolist()
+
+
+KERNEL_PARAMS = [
+    {},
+    {"temperature": 0.7},
+    {"temperature": 1.3, "top_k": 5},
+    {"temperature": 1.0, "top_k": 1000, "top_p": 0.8},
+    {"temperature": 1.0, "min_p": 0.2},
+]
+
+
+@pytest.mark.parametrize("options", KERNEL_PARAMS, ids=str)
+def test_the_kernel_chooses_among_the_same_tokens(options: dict[str, float]) -> None:
+    """On a GPU. It draws other samples, of the same distribution."""
+    params = SamplingParams(**options)
+    logits = random_logits(3, num_rows=6)
+    found = sampler.sample_by_kernel(logits, requests(params, 6))
+    if params.is_greedy:
+        assert found.tolist() == logits.argmax(-1).tolist()
+    else:
+        kept = filtered(logits, params).gather(-1, found[:, None])
+        assert (kept > 0).all()
+        assert found.tolist() != sampler.sample_by_kernel(logits, requests(params, 7)[1:]).tolist()
+
+
+def test_the_kernel_takes_a_row_s_seed_and_position() -> None:
+    params, logits = SamplingParams(temperature=1.0), torch.zeros(3, 500)
+    rows = [SampleRequest(params, seed, position, None) for seed, position in ((2**64 - 1, 5), (2**64 - 1, 6), (2**63, 5))]
+    together = sampler.sample_by_kernel(logits, rows).tolist()
+    assert len(set(together)) == 3
+    assert [sampler.sample_by_kernel(logits[:1], [row]).item() for row in rows] == together
