@@ -70,7 +70,7 @@ def bench_prepared(prepared: Prepared, max_tokens: int, reporter: ProgressReport
     reporter.update(Progress("load", 0, 1, "models"))
     started = time.perf_counter()
     pipeline = prepared.pipeline
-    device = choose_device(pipeline.engine.device, 0)
+    device = choose_device(pipeline.engine.device)
     engine = build_engine(prepared.model, pipeline.model, pipeline.engine, device, "bench", default_num_threads(1))
     loaded = time.perf_counter()
     rate = measure_matmul_rate()

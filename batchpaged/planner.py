@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 from batchpaged.cluster.count_tasks import count_here
 from batchpaged.cluster.prompt_tasks import plan_settings, prompt_builder, write_prompts
 from batchpaged.config import EngineConfig
+from batchpaged.config.sizes import parse_bytes
 from batchpaged.dataset.reorder import Reorder
 from batchpaged.planning.cost import ModelCost
 from batchpaged.planning.diagnosis.diagnose import diagnose
@@ -139,7 +140,7 @@ def model_cost(prepared: Prepared) -> tuple[ModelCost, str]:
     from batchpaged.models.load import resolve_dtype
 
     pipeline, config = prepared.pipeline, prepared.config
-    device = choose_device(pipeline.engine.device, 0)
+    device = choose_device(pipeline.engine.device)
     dtype = resolve_dtype(getattr(config, "dtype", None), pipeline.model.dtype, device)
     num_layer_parameters, num_head_parameters = count_parameters(config)
     shapes = layer_shapes(config)
@@ -168,11 +169,11 @@ def count_parameters(config: "PreTrainedConfig") -> tuple[int, int]:
 
 
 def _kv_bytes_available(engine: EngineConfig, bytes_per_token: int, device: str) -> int:
-    from batchpaged.engine.build import kv_cache_bytes
+    from batchpaged.engine.build import free_kv_bytes
 
     if isinstance(engine.kv_cache, int):
         return engine.kv_cache * engine.block_size * bytes_per_token
-    return kv_cache_bytes(engine.kv_cache, device)
+    return free_kv_bytes(device) if engine.kv_cache == "auto" else parse_bytes(engine.kv_cache)
 
 
 def _flops_per_second(device: str) -> float | None:

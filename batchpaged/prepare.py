@@ -80,7 +80,7 @@ def judge_model(pipeline: Pipeline, source: Source, model: ResolvedModel) -> Pre
 def _check_device(engine: EngineConfig) -> None:
     from batchpaged.engine.build import choose_device
 
-    check_attention(engine.attention, choose_device(engine.device, 0))
+    check_attention(engine.attention, choose_device(engine.device))
 
 
 def _setting_problems(pipeline: Pipeline) -> list[str]:

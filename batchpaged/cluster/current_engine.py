@@ -1,7 +1,5 @@
 """Which engine a worker process has: one at a time, since each takes what memory there is."""
 
-import gc
-import sys
 import threading
 from collections.abc import Callable
 
@@ -52,11 +50,5 @@ class CurrentEngine:
 
     def _wait_for_memory(self) -> None:
         """Until dropped engines are gone: the next one looks how much memory is free."""
-        if not self._stopping:
-            return
         while self._stopping:
             self._stopping.pop().join(MOST_SECONDS)
-        gc.collect()
-        torch = sys.modules.get("torch")  # not imported for an engine that never came to be
-        if torch is not None and torch.cuda.is_initialized():
-            torch.cuda.empty_cache()

@@ -3,6 +3,7 @@
 import queue
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ from batchpaged.cluster.fan_out import equal_runs, fanned_out
 from batchpaged.cluster.unit_ranges import OpenRows
 from batchpaged.cluster.watchdog import Watchdog
 from batchpaged.engine.engine import Completion, Engine
+from batchpaged.engine.release import release_memory
 from batchpaged.engine.sampling_params import SamplingParams
 from batchpaged.engine.sequence import TokenCounts
 from batchpaged.errors import RowError, UnfinishedError
@@ -129,6 +131,8 @@ class EngineWorker:
                 self._serve()
         except BaseException as error:  # noqa: BLE001 - handed to those who wait, whatever it is
             self._end(error)
+            traceback.clear_frames(error.__traceback__)  # who keeps the error shall not keep the engine
+        release_memory()
 
     def _serve(self) -> None:
         self._take_units(wait=not self._engine.has_unfinished)

@@ -2,12 +2,14 @@
 
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from distributed import get_worker, secede
 
 from batchpaged.cluster.current_engine import CurrentEngine
 from batchpaged.cluster.engine_worker import EngineWorker, UnitOutcome, UnitRow
+from batchpaged.cluster.gpu_claim import claim_gpu
 from batchpaged.cluster.job import Job
 from batchpaged.cluster.libraries import import_model
 from batchpaged.cluster.turns import Turns
@@ -43,9 +45,9 @@ def _make_engine_worker(job: Job) -> EngineWorker:
     from batchpaged.engine.build import build_engine, choose_device, default_num_threads
 
     worker = get_worker()
-    index = worker.name if isinstance(worker.name, int) else 0
     pipeline = job.pipeline
-    device = choose_device(pipeline.engine.device, index)
+    is_numbered = isinstance(worker.name, int) and pipeline.cluster.scheduler is None
+    device = choose_device(pipeline.engine.device, partial(claim_gpu, first=worker.name if is_numbered else 0))
     num_threads = default_num_threads(job.num_workers_per_host)
     return EngineWorker(
         build=lambda: build_engine(job.model, pipeline.model, pipeline.engine, device, job.run_id, num_threads),

@@ -137,6 +137,9 @@ class EngineConfig(Section):
     kv_dtype: Literal["auto", "int8", "fp8"] = Field(
         "auto", description="Type of keys and values in the cache; auto: model.dtype; int8, fp8: 8 bits, with scales"
     )
+    gpu_memory_fraction: Annotated[float, Field(gt=0, le=1)] = Field(
+        0.9, description="Of a GPU's memory, what model, a worst-case step and a KV cache of auto may take together"
+    )
     max_batch_tokens: AtLeastOne = Field(
         2048, description="Token budget: most tokens, prefill and decode together, in a scheduler step"
     )
@@ -146,13 +149,17 @@ class EngineConfig(Section):
     stall_seconds: AtLeastOne | None = Field(
         1800, description="Seconds without a finished scheduler step after which a worker is given up; null: never"
     )
+    async_scheduling: Literal["auto"] | bool = Field(
+        "auto", description="Whether a step is planned while the one before it runs; auto: on a GPU"
+    )
+    cuda_graphs: bool = Field(True, description="On a GPU: whether decode steps are captured once and replayed")
     prefix_cache: bool = Field(True, description="Whether blocks of a prefix computed before are used again")
     batch_invariant: bool = Field(
         False,
         description="Whether logits have the same bits whatever else is in the batch; float32 on a CPU, and slower",
     )
     fused_modules: bool = Field(
-        True, description="On a CPU in float32: the model's layers on packed weights, with fused element-wise passes"
+        True, description="The model's modules are exchanged for faster ones that give the same; on a CPU in float32 only"
     )
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import gc
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Literal
 
 import psutil
 import torch
 
+from batchpaged.attention.backend import AttentionBackend
 from batchpaged.attention.interface import NAME, register
 from batchpaged.attention.kv_array import KvDtype
 from batchpaged.attention.layer_shape import LayerShape
@@ -17,11 +19,13 @@ from batchpaged.engine.allocator import keep_freed_memory
 from batchpaged.engine.attention_check import check_attention
 from batchpaged.engine.attention_choice import attention_backend, can_be_batch_invariant
 from batchpaged.engine.engine import Engine, EngineLimits
+from batchpaged.engine.gpu_build import exchange_modules, graph_runner, measured_kv_bytes
 from batchpaged.engine.invariance import check_batch_invariance
 from batchpaged.engine.model_runner import ModelRunner
+from batchpaged.engine.replay import CudaGraphs
 from batchpaged.engine.stop import StopCheck
 from batchpaged.errors import ModelError
-from batchpaged.models.layers import attention_layers
+from batchpaged.models.layers import AttentionLayer, attention_layers
 from batchpaged.models.load import load_model, load_tokenizer, resolve_dtype, stop_token_ids
 
 if TYPE_CHECKING:
@@ -47,14 +51,12 @@ def build_engine(
         raise ModelError(
             "engine.batch_invariant needs attention: auto in float32 on a CPU, and kv_dtype: auto, in this version; set it to false"
         )
+    if device != "cpu":
+        torch.cuda.set_device(device)  # of this thread: Triton's kernels run on the current one
     model = load_model(resolved, dtype=dtype, device=device, attn_implementation=NAME)
     layers = attention_layers(model)
-    if device == "cpu":
-        _prepare_cpu(model, config, num_threads)
-    shapes = tuple(layer.shape for layer in layers)
-    num_blocks = num_kv_blocks(config, shapes, dtype, device)
-    backend = attention_backend(config, layers, num_blocks, dtype, device)
-    runner = ModelRunner(model, backend)
+    _prepare(model, config, device, num_threads)
+    runner, num_blocks = _make_runner(model, config, model_config.max_model_len, layers, device)
     if config.batch_invariant:
         check_batch_invariance(runner, model.get_input_embeddings().num_embeddings, num_blocks, config.block_size)
     limits = EngineLimits(
@@ -64,11 +66,49 @@ def build_engine(
         max_sequences=config.max_sequences,
         max_model_len=model_config.max_model_len,
         prefix_cache=config.prefix_cache,
+        steps_ahead=steps_ahead(config.async_scheduling, device),
     )
     gc.collect()
     gc.freeze()  # nothing loaded so far goes away while the engine runs; looking through it again and again takes 0.2 s each time
     root = f"{run_id}|{resolved.identity}|{dtype}|{config.kv_dtype}".encode()
     return Engine(runner, limits, StopCheck(tokenizer, stop_token_ids(model, tokenizer)), root)
+
+
+def steps_ahead(async_scheduling: Literal["auto"] | bool, device: str) -> int:
+    """A CPU that plans the next step takes the time for it from the one that runs."""
+    is_async = device != "cpu" if async_scheduling == "auto" else async_scheduling
+    return int(is_async)
+
+
+def _make_runner(
+    model: PreTrainedModel, config: EngineConfig, max_model_len: int, layers: tuple[AttentionLayer, ...], device: str
+) -> tuple[ModelRunner, int]:
+    """-> the runner, and the number of blocks of its pool"""
+    shapes, dtype = tuple(layer.shape for layer in layers), model.dtype
+
+    def make_backend(num_blocks: int) -> AttentionBackend:
+        return attention_backend(config, layers, num_blocks, dtype, device)
+
+    def measure() -> int:
+        block_bytes = kv_bytes_per_token(shapes, dtype, config.kv_dtype) * config.block_size
+        return measured_kv_bytes(model, config, max_model_len, make_backend, block_bytes)
+
+    if device == "cpu":
+        num_blocks = num_kv_blocks(config, shapes, dtype, lambda: free_kv_bytes(device))
+        return ModelRunner(model, make_backend(num_blocks)), num_blocks
+    num_blocks = num_kv_blocks(config, shapes, dtype, measure)
+    if config.cuda_graphs:
+        max_sequences = min(config.max_sequences, config.max_batch_tokens)
+        backend = make_backend(num_blocks + 1)
+        return graph_runner(model, backend, config.block_size, max_sequences, CudaGraphs()), num_blocks
+    return ModelRunner(model, make_backend(num_blocks)), num_blocks
+
+
+def _prepare(model: PreTrainedModel, config: EngineConfig, device: str, num_threads: int) -> None:
+    if device == "cpu":
+        _prepare_cpu(model, config, num_threads)
+    elif config.fused_modules:
+        exchange_modules(model)
 
 
 def _prepare_cpu(model: PreTrainedModel, config: EngineConfig, num_threads: int) -> None:
@@ -89,25 +129,27 @@ def _config_dtype(resolved: ResolvedModel) -> torch.dtype | str | None:
     return getattr(load_config(resolved), "dtype", None)
 
 
-def choose_device(requested: str, worker_index: int) -> str:
-    """`auto` takes a GPU if there is one; workers of one machine take its GPUs in turn."""
+def choose_device(requested: str, choose_gpu: Callable[[int], int] = lambda num_gpus: 0) -> str:
+    """`auto` takes a GPU if there is one. `choose_gpu`: from how many there are, which one."""
     if requested == "cpu" or (requested == "auto" and not torch.cuda.is_available()):
         return "cpu"
     if not torch.cuda.is_available():
         raise ModelError("engine.device is cuda, but torch sees no GPU here; use auto or cpu")
-    return f"cuda:{worker_index % torch.cuda.device_count()}"
+    return f"cuda:{choose_gpu(torch.cuda.device_count())}"
 
 
 def kv_bytes_per_token(layers: tuple[LayerShape, ...], dtype: torch.dtype, kv_dtype: KvDtype) -> int:
     return sum(layer.num_bytes(dtype.itemsize, kv_dtype != "auto") for layer in layers)
 
 
-def num_kv_blocks(config: EngineConfig, layers: tuple[LayerShape, ...], dtype: torch.dtype, device: str) -> int:
-    """Blocks of the pool. Raises ModelError where not even one block fits."""
+def num_kv_blocks(
+    config: EngineConfig, layers: tuple[LayerShape, ...], dtype: torch.dtype, auto_bytes: Callable[[], int]
+) -> int:
+    """Blocks of the pool. `auto_bytes`: asked where the cache is `auto`. Raises ModelError where not even one block fits."""
     if isinstance(config.kv_cache, int):
         return config.kv_cache
     block_bytes = kv_bytes_per_token(layers, dtype, config.kv_dtype) * config.block_size
-    num_bytes = kv_cache_bytes(config.kv_cache, device)
+    num_bytes = auto_bytes() if config.kv_cache == "auto" else parse_bytes(config.kv_cache)
     if num_bytes < block_bytes:
         raise ModelError(
             f"engine.kv_cache of {format_bytes(num_bytes)} does not hold one block ({format_bytes(block_bytes)}); raise it"
@@ -115,10 +157,8 @@ def num_kv_blocks(config: EngineConfig, layers: tuple[LayerShape, ...], dtype: t
     return num_bytes // block_bytes
 
 
-def kv_cache_bytes(kv_cache: str, device: str) -> int:
-    """`auto`: a share of the memory that is free now."""
-    if kv_cache != "auto":
-        return parse_bytes(kv_cache)
+def free_kv_bytes(device: str) -> int:
+    """A share of the memory that is free now; for a GPU this is an estimate, before the model is there."""
     free = psutil.virtual_memory().available if device == "cpu" else torch.cuda.mem_get_info(device)[0]
     return int(free * FREE_MEMORY_SHARE)
 

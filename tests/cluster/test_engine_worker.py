@@ -19,6 +19,14 @@ from batchpaged.errors import RowError, UnfinishedError
 SECONDS = 10  # for what should come at once
 
 
+@pytest.fixture(autouse=True)
+def released(monkeypatch):
+    """Which engines' memory was given back; truly, it takes some tenths of a second."""
+    threads = []
+    monkeypatch.setattr(engine_worker, "release_memory", lambda: threads.append(threading.current_thread()))
+    return threads
+
+
 @dataclass
 class FakeEngine:
     """A row of n tokens takes n steps. Two rows run at a time. `gate` lets steps pass."""
@@ -194,6 +202,19 @@ def test_submits_never_wait_forever_however_they_meet_the_end():
             thread.join(SECONDS)
         assert len(futures) == 4
         assert all(isinstance(future.exception(SECONDS), FloatingPointError) for future in futures)
+
+
+def test_an_engine_that_broke_is_gone_though_its_error_is_kept(released):
+    engine = FakeEngine(fails_at=2)
+    worker, gone = start(engine), weakref.ref(engine)
+    future = worker.submit(unit(3))
+    worker.join(SECONDS)
+    error = future.exception(SECONDS)
+    worker.build = None
+    del engine
+    gc.collect()
+    assert gone() is None and isinstance(error, FloatingPointError)
+    assert released == [worker._thread]
 
 
 def test_a_stopped_engine_is_gone_and_its_units_are_told():

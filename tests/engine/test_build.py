@@ -13,7 +13,15 @@ from batchpaged.attention.layer_shape import LayerShape
 from batchpaged.attention.reference import TorchAttention
 from batchpaged.config import EngineConfig, ModelConfig
 from batchpaged.engine import build
-from batchpaged.engine.build import build_engine, choose_device, default_num_threads, kv_bytes_per_token, num_kv_blocks
+from batchpaged.engine.build import (
+    build_engine,
+    choose_device,
+    default_num_threads,
+    free_kv_bytes,
+    kv_bytes_per_token,
+    num_kv_blocks,
+    steps_ahead,
+)
 from batchpaged.engine.engine import Engine
 from batchpaged.engine.sampling_params import SamplingParams
 from batchpaged.errors import ModelError
@@ -38,8 +46,8 @@ def test_an_engine_of_a_model_folder_generates_what_generate_does(tmp_path: Path
     assert outputs[0].text == tiny_tokenizer().decode(list(outputs[0].token_ids), skip_special_tokens=True)
 
 
-@pytest.mark.parametrize("options", [{"attention": "torch"}, {"fused_modules": False}], ids=["torch", "not fused"])
-def test_tokens_do_not_depend_on_compiled_kernels(tmp_path: Path, options: dict[str, object]) -> None:
+@pytest.mark.parametrize("options", [{"attention": "torch"}, {"fused_modules": False}, {"async_scheduling": True}], ids=str)
+def test_tokens_do_not_depend_on_how_they_are_computed(tmp_path: Path, options: dict[str, object]) -> None:
     prompts = [[1, *range(10, 40), last] for last in (50, 60, 70)]
     engine = build_from(save_tiny(tmp_path / "model"), **options)
     outputs = completions(engine, prompts, SamplingParams(max_tokens=6, ignore_eos=True))
@@ -104,38 +112,40 @@ def test_kv_bytes_count_keys_and_values_of_every_layer() -> None:
 )
 def test_number_of_blocks(monkeypatch: pytest.MonkeyPatch, kv_cache: str | int, num_blocks: int) -> None:
     monkeypatch.setattr(build.psutil, "virtual_memory", lambda: type("Memory", (), {"available": 2**25}))
-    assert num_kv_blocks(EngineConfig(kv_cache=kv_cache), LAYERS, F32, "cpu") == num_blocks
+    assert num_kv_blocks(EngineConfig(kv_cache=kv_cache), LAYERS, F32, lambda: free_kv_bytes("cpu")) == num_blocks
 
 
 def test_a_cache_of_8_bits_holds_more_blocks() -> None:
-    quantised = num_kv_blocks(EngineConfig(kv_cache="1MiB", kv_dtype="fp8"), LAYERS, F32, "cpu")
+    quantised = num_kv_blocks(EngineConfig(kv_cache="1MiB", kv_dtype="fp8"), LAYERS, F32, lambda: 0)
     assert quantised == 2**20 // (240 * 16)
 
 
 def test_a_cache_that_holds_no_block_is_refused() -> None:
     with pytest.raises(ModelError, match="does not hold one block .*raise it"):
-        num_kv_blocks(EngineConfig(kv_cache="1KiB"), LAYERS, F32, "cpu")
+        num_kv_blocks(EngineConfig(kv_cache="1KiB"), LAYERS, F32, lambda: 0)
 
 
 @pytest.mark.parametrize(
-    ("requested", "num_gpus", "worker_index", "device"),
-    [
-        ("auto", 0, 3, "cpu"),
-        ("cpu", 2, 0, "cpu"),
-        ("auto", 2, 0, "cuda:0"),
-        ("auto", 2, 1, "cuda:1"),
-        ("cuda", 2, 2, "cuda:0"),
-    ],
+    ("given", "device", "expected"),
+    [("auto", "cpu", 0), ("auto", "cuda:1", 1), (True, "cpu", 1), (False, "cuda:0", 0)],
 )
-def test_device(monkeypatch: pytest.MonkeyPatch, requested: str, num_gpus: int, worker_index: int, device: str) -> None:
+def test_steps_are_planned_ahead_on_a_gpu(given: str | bool, device: str, expected: int) -> None:
+    assert steps_ahead(given, device) == expected
+
+
+@pytest.mark.parametrize(
+    ("requested", "num_gpus", "device"),
+    [("auto", 0, "cpu"), ("cpu", 2, "cpu"), ("auto", 2, "cuda:1"), ("cuda", 1, "cuda:0")],
+)
+def test_device(monkeypatch: pytest.MonkeyPatch, requested: str, num_gpus: int, device: str) -> None:
     _set_gpus(monkeypatch, num_gpus)
-    assert choose_device(requested, worker_index) == device
+    assert choose_device(requested, lambda num_gpus: num_gpus - 1) == device
 
 
 def test_a_gpu_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     _set_gpus(monkeypatch, 0)
     with pytest.raises(ModelError, match="sees no GPU"):
-        choose_device("cuda", 0)
+        choose_device("cuda")
 
 
 def _set_gpus(monkeypatch: pytest.MonkeyPatch, num_gpus: int) -> None:
