@@ -20,6 +20,7 @@ from batchpaged.errors import BatchpagedError, RefusedError
 if TYPE_CHECKING:
     from batchpaged.run.progress import ProgressReporter
 
+FAILED = 1
 NOT_FINISHED = 3
 MAX_WORKERS = 4096  # of a simulation
 WIDTH_OF_A_LOG = 200  # where no terminal says how wide it is: paths stay in one piece
@@ -312,16 +313,33 @@ def models() -> None:
     "--max-tokens", type=click.IntRange(min=1), default=32, show_default=True, help="Tokens of each completion."
 )
 @_limit
-def bench(file: Path | None, max_tokens: int, limit: int | None) -> None:
+@click.option("--gpu-check", is_flag=True, help="Instead: check every GPU kernel and measure how near it is to the card's limits.")
+@click.option(
+    "--json",
+    "json_path",
+    type=click.Path(path_type=Path, dir_okay=False, writable=True),
+    default="gpu_check.json",
+    show_default=True,
+    help="Where --gpu-check writes its figures.",
+)
+def bench(file: Path | None, max_tokens: int, limit: int | None, gpu_check: bool, json_path: Path) -> None:
     """Measure rows and tokens per second on this machine, every completion forced to the same length.
 
-    Without FILE the sample data and its model are used.
+    Without FILE the sample data and its model are used. --gpu-check takes no FILE: weights are random and nothing is
+    downloaded. It ends with a table, and with exit code 1 where a kernel is wrong.
 
     \b
     Examples:
       batchpaged bench
       batchpaged bench rag.yaml --max-tokens 64 --limit 200
+      batchpaged bench --gpu-check
     """
+    if gpu_check:
+        from batchpaged.gpu_check import run_gpu_check
+
+        if not run_gpu_check(json_path, click.echo):
+            sys.exit(FAILED)
+        return
     with _progress() as reporter:
         from batchpaged import api
 
