@@ -4,6 +4,7 @@ import random
 from dataclasses import replace
 
 import pytest
+import tiny_runs
 from engine.harness import EOS, VOCAB_SIZE, Harness, Settings, prefix_tree
 from engine.real_engine import Limits, build_engine, completions
 from engine.test_engine import LIMITS, Numbers
@@ -12,6 +13,7 @@ from fake_model import FakeRunner, reference_tokens
 from hypothesis import event, given, settings, strategies as st
 from tiny_models import tiny_model
 
+from batchpaged import api
 from batchpaged.engine.engine import Engine, run_to_end
 from batchpaged.engine.sampling_params import SamplingParams
 from batchpaged.engine.step import PendingToken, StepPlan
@@ -130,3 +132,11 @@ def test_a_real_model_takes_its_own_samples_for_tokens_that_are_not_known(params
     engines = [build_engine(tiny_model(), limits) for limits in (Limits(), Limits(steps_ahead=1))]
     one, ahead = ([c.token_ids for c in completions(engine, prompts, params)] for engine in engines)
     assert one == ahead
+
+
+def test_a_whole_run_gives_the_same_completions() -> None:
+    run_dir = tiny_runs.new_path("ahead")
+    engine = tiny_runs.pipeline(run_dir)["engine"] | {"async_scheduling": True}
+    api.run(tiny_runs.pipeline(run_dir, gates=[], engine=engine))
+    columns = ["id", "completion", "finish_reason", "completion_tokens", "status"]
+    assert tiny_runs.output(run_dir, columns) == tiny_runs.output(tiny_runs.finished_run().run_dir, columns)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
 from tiny_models import save_tiny, tiny_model, tiny_tokenizer
 
@@ -42,6 +43,19 @@ def test_loads_what_was_saved(tiny_folder: Path) -> None:
     assert torch.equal(model(tokens).logits, tiny_model()(tokens).logits)
     assert not model.training
     assert not any(parameter.requires_grad for parameter in model.parameters())
+
+
+def test_weights_go_straight_to_a_gpu(tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not through a whole model in the host's memory."""
+    given: dict[str, Any] = {}
+
+    def from_pretrained(path: Path, **options: Any) -> tuple[torch.nn.Module, dict[str, Any]]:
+        given.update(options)
+        return torch.nn.Linear(1, 1), {}
+
+    monkeypatch.setattr(transformers.AutoModelForCausalLM, "from_pretrained", from_pretrained)
+    load_model(_at(tiny_folder), dtype=torch.bfloat16, device="cuda:1", attn_implementation="eager")
+    assert given["device_map"] == {"": "cuda:1"} and given["dtype"] is torch.bfloat16
 
 
 @pytest.mark.parametrize("name", ["llama:tied", "gemma", "gpt2", "qwen3_moe"])
