@@ -8,15 +8,15 @@ def get_stuck() -> None:
 
     from batchpaged.engine.model_runner import ModelRunner
 
-    def execute(self, plan):
+    def start(self, plan):
         time.sleep(SECONDS)
         return ModelRunner.kept(self, plan)
 
-    ModelRunner.kept, ModelRunner._execute = ModelRunner._execute, execute
+    ModelRunner.kept, ModelRunner._start = ModelRunner._start, start
 
 
 def get_on() -> None:
     from batchpaged.engine.model_runner import ModelRunner
 
-    ModelRunner._execute = ModelRunner.kept
+    ModelRunner._start = ModelRunner.kept
     del ModelRunner.kept
