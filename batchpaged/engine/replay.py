@@ -6,6 +6,10 @@ from typing import Protocol
 
 import torch
 
+# Runs of a function before it is captured, which takes as long as a few of them: the first one also compiles and allocates what
+# the function needs.
+RUNS_BEFORE_CAPTURE = 4
+
 Function = Callable[[], torch.Tensor]
 _log = logging.getLogger(__name__)
 
@@ -55,21 +59,21 @@ class CudaGraphs:
 
 
 class GraphReplay:
-    """The first call runs the function, which compiles and allocates what it needs; the second captures it for all others."""
+    """The first calls run the function, the next one captures it for all others."""
 
     def __init__(
         self, function: Function, capture: "Callable[[Function], tuple[torch.cuda.CUDAGraph, torch.Tensor] | None]"
     ) -> None:
         self._function = function
         self._capture = capture
-        self._has_run = False
+        self._num_runs = 0
         self._captured: tuple[torch.cuda.CUDAGraph, torch.Tensor] | None = None
 
     def __call__(self) -> torch.Tensor:
-        if self._captured is None and self._has_run:
+        if self._captured is None and self._num_runs >= RUNS_BEFORE_CAPTURE:
             self._captured = self._capture(self._function)
-        self._has_run = True
         if self._captured is None:
+            self._num_runs += 1
             return self._function()
         graph, output = self._captured
         graph.replay()

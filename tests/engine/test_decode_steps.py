@@ -19,7 +19,7 @@ from batchpaged.engine.buckets import bucket_of, decode_buckets, padded
 from batchpaged.engine.decode_steps import DecodeSteps
 from batchpaged.engine.engine import Engine
 from batchpaged.engine.model_runner import ModelRunner, compute_logits
-from batchpaged.engine.replay import CudaGraphs, PlainReplay
+from batchpaged.engine.replay import RUNS_BEFORE_CAPTURE, CudaGraphs, PlainReplay
 from batchpaged.engine.sampling_params import SamplingParams
 from batchpaged.engine.step import PendingToken, SampleRequest, SequenceStep, StepPlan
 from batchpaged.engine.stop import StopCheck
@@ -212,11 +212,11 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> CudaGraphs:
     return CudaGraphs()
 
 
-def test_a_graph_is_captured_once_the_function_has_run(graphs: CudaGraphs) -> None:
+def test_a_graph_is_captured_once_the_function_has_run_often_enough(graphs: CudaGraphs) -> None:
     output = torch.zeros(1)
     replay = graphs(lambda: events.append("run") or output)
-    assert all(replay() is output for _ in range(3))
-    assert events == ["run", "capture into pool", "run", "replay", "replay"]
+    assert all(replay() is output for _ in range(RUNS_BEFORE_CAPTURE + 2))
+    assert events == ["run"] * RUNS_BEFORE_CAPTURE + ["capture into pool", "run", "replay", "replay"]
 
 
 def test_a_model_that_cannot_be_captured_runs_plainly(graphs: CudaGraphs, caplog: pytest.LogCaptureFixture) -> None:
@@ -228,7 +228,7 @@ def test_a_model_that_cannot_be_captured_runs_plainly(graphs: CudaGraphs, caplog
         return torch.zeros(1)
 
     first, second = graphs(function), graphs(function)
-    for replay in (first, second, first, second, first):
+    for replay in (*[first] * RUNS_BEFORE_CAPTURE, *[second] * RUNS_BEFORE_CAPTURE, first, second, first):
         replay()
-    assert events == ["run", "run", "capture into pool", "failed", "run", "run", "run"]
+    assert events == ["run"] * 2 * RUNS_BEFORE_CAPTURE + ["capture into pool", "failed", "run", "run", "run"]
     assert caplog.messages == ["decode steps run without CUDA graphs: operation not permitted when stream is capturing"]
