@@ -26,7 +26,8 @@ import xxhash
 from batchpaged.atomic import write_text
 from batchpaged.errors import RunDirectoryError
 from batchpaged.run.fingerprint import changes, fingerprint
-from batchpaged.run.unit_file import DamagedUnit, read_unit_facts
+from batchpaged.run.progress import duration
+from batchpaged.run.unit_file import DamagedUnit, check_unit, read_unit_facts
 
 FORMAT = 1
 OWN_NAMES = {
@@ -94,12 +95,15 @@ class RunDirectory:
         return self.unit_file(unit).exists()
 
     def finished_units(self, num_units: int) -> tuple[dict[int, dict[str, Any]], int]:
-        """Facts of the finished units, and how many were damaged: those are deleted, so that they are computed anew."""
+        """Facts of the finished units, all of which are read, and how many were damaged: those are deleted, so that they are
+        computed anew."""
         facts, num_damaged = {}, 0
         for unit in filter(self.is_unit_done, range(num_units)):
             try:
                 facts[unit] = read_unit_facts(self.unit_file(unit))
+                check_unit(self.unit_file(unit))
             except DamagedUnit:
+                facts.pop(unit, None)
                 self.unit_file(unit).unlink()
                 num_damaged += 1
         return facts, num_damaged
@@ -169,8 +173,8 @@ class RunDirectory:
 
     def _in_use(self, owner: Mapping[str, Any]) -> str:
         return (
-            f"{self.path} is in use by process {owner['pid']} on {owner['host']} since {owner['started_at']}; "
-            "wait for it, or give another --run-dir"
+            f"{self.path} is in use by process {owner['pid']} on {owner['host']} since {owner['started_at']}"
+            f"{_age(owner['started_at'])}; wait for it, or give another --run-dir"
         )
 
     def check_free(self) -> None:
@@ -213,7 +217,7 @@ class RunDirectory:
         """Create or take up the run; the lock must be held. -> run.json's content."""
         with self._refusing():
             if fresh or not self.exists:  # without run.json, what is there is left of an interrupted clearing
-                self._clear()
+                self.clear()
             if not self.exists:
                 self._create(name, identity)
             self._check_same(identity)  # another process may have been quicker
@@ -238,11 +242,19 @@ class RunDirectory:
         content = {**info, "started_at": utc_now(), "identity": identity}
         write_text(self.path / "run.json", json.dumps(content, indent=1))
 
-    def _clear(self) -> None:
+    def clear(self) -> None:
+        """Delete everything of the run but the lock, which must be held."""
         # run.json goes first: what is left of an interrupted clearing is no run.
         for name in ["run.json", *sorted(OWN_NAMES - {"run.json", "lock", "owner.json"})]:
             path = self.path / name
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+
+
+def _age(started_at: str | None) -> str:
+    if started_at is None:
+        return ""
+    seconds = time.time() - datetime.fromisoformat(started_at).timestamp()
+    return f" ({duration(seconds)})"
 
 
 def utc_now() -> str:

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from batchpaged.report.failures import count_failures
 from batchpaged.run.directory import RunDirectory
-from batchpaged.run.unit_file import DamagedUnit, read_unit_facts
+from batchpaged.run.unit_file import DamagedUnit, check_unit, read_unit_facts
 
 _FAILED = pc.field("status") == "failed"
 
@@ -50,6 +50,7 @@ def read_kept(path: Path) -> tuple[dict[int, dict[str, Any]], list[dict[str, Any
     """
     try:
         facts = read_unit_facts(path)
+        check_unit(path)
         rows = pq.read_table(path, filters=~_FAILED, partitioning=None).to_pylist()
     except (FileNotFoundError, DamagedUnit, pa.ArrowException):
         return {}, []

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import xxhash
 
@@ -17,6 +18,7 @@ from batchpaged.errors import UnfinishedError
 
 UNIT_SCHEMA = pa.schema([("ordinal", pa.int64()), ("row_id", pa.string()), *OUTPUT_COLUMNS])
 _METADATA_KEY = b"batchpaged"
+_CHECKSUM_KEY = b"batchpaged.checksum"
 
 
 class DamagedUnit(UnfinishedError):
@@ -48,10 +50,39 @@ def prompt_hash(token_ids: list[int]) -> str:
 
 def write_unit(path: Path, rows: list[dict[str, Any]], facts: dict[str, Any]) -> None:
     """Publish a unit; `facts` (JSON-able) travel in the file's metadata, so that they are there exactly when it is."""
-    schema = UNIT_SCHEMA.with_metadata({_METADATA_KEY: json.dumps(facts).encode()})
+    table, content = pa.Table.from_pylist(rows, schema=UNIT_SCHEMA), json.dumps(facts).encode()
+    metadata = {_METADATA_KEY: content, _CHECKSUM_KEY: _checksum(table, content)}
     with replacing(path) as temporary:
-        table = pa.Table.from_pylist(rows, schema=schema)
-        pq.write_table(table, temporary, compression="zstd", write_page_checksum=True)
+        pq.write_table(table.replace_schema_metadata(metadata), temporary, compression="zstd", write_page_checksum=True)
+
+
+def _checksum(table: pa.Table, facts: bytes) -> bytes:
+    """Over what the rows are, not how they lie in memory or in a file: nulls, then values with something in place of nulls."""
+    digest = xxhash.xxh3_128(facts)
+    for column in table.columns:
+        values = column.combine_chunks()
+        digest.update(pc.is_null(values).to_numpy(zero_copy_only=False).tobytes())
+        if pa.types.is_string(values.type):
+            filled = pc.fill_null(values, "")
+            digest.update(pc.binary_length(filled).to_numpy().tobytes())
+            digest.update("".join(filled.to_pylist()).encode())
+        else:
+            digest.update(pc.fill_null(values, 0).to_numpy().tobytes())
+    return digest.hexdigest().encode()
+
+
+def check_unit(path: Path) -> None:
+    """Read all of it. Raises DamagedUnit if anything is not what `write_unit` wrote."""
+    try:
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            table, metadata = file.read(UNIT_SCHEMA.names), file.metadata.metadata
+        is_same = metadata[_CHECKSUM_KEY] == _checksum(table.select(UNIT_SCHEMA.names), metadata[_METADATA_KEY])
+    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
+        if getattr(error, "errno", None) is not None:
+            raise
+        raise DamagedUnit(f"{path} is damaged ({type(error).__name__})") from error
+    if not is_same:
+        raise DamagedUnit(f"{path} is damaged: its rows are not those that were written")
 
 
 def read_unit_facts(path: Path) -> dict[str, Any]:

@@ -2,8 +2,10 @@
 
 import json
 import os
+from types import SimpleNamespace
 
 import filelock
+import pyarrow.parquet as pq
 import pytest
 
 from batchpaged.errors import RunDirectoryError
@@ -120,7 +122,7 @@ def test_what_is_no_folder_is_refused(directory):
         opened(below)
 
 
-@pytest.mark.parametrize("step", ["Path.mkdir", "write_text", "RunDirectory._clear"])
+@pytest.mark.parametrize("step", ["Path.mkdir", "write_text", "RunDirectory.clear"])
 def test_where_nothing_can_be_written_is_refused(directory, monkeypatch, step):
     def fail(*args, **kwargs):
         raise OSError(28, "No space left on device")
@@ -136,7 +138,7 @@ def test_a_locked_run_is_refused_with_its_owner(directory):
     with directory.lock():
         owner = RunDirectory(directory.path).owner()
         assert owner["pid"] == os.getpid() and owner["started_at"]
-        with pytest.raises(RunDirectoryError, match=f"in use by process {os.getpid()} on {owner['host']}"):
+        with pytest.raises(RunDirectoryError, match=rf"in use by process {os.getpid()} on {owner['host']} since .* \(\d+s\); wait"):
             RunDirectory(directory.path).check_usable(IDENTITY, fresh=True)
         with pytest.raises(RunDirectoryError, match="give another --run-dir"), RunDirectory(directory.path).lock():
             pass
@@ -156,16 +158,23 @@ def test_a_lock_ends_with_its_block_even_if_that_fails(directory):
     assert directory.owner() is None
 
 
+def replace_rows(path):
+    """A sound file of as many rows, but not of those that its checksum is of."""
+    table = pq.read_table(path)
+    pq.write_table(table.replace_schema_metadata({**table.schema.metadata, b"batchpaged.checksum": b"0"}), path)
+
+
 def test_finished_units_are_those_whose_files_are_whole(directory):
     opened(directory)
-    for unit in range(4):
+    for unit in range(5):
         write_unit(directory.unit_file(unit), [], {"unit": unit, "num_rows": 0})
     directory.unit_file(1).write_bytes(b"PAR1")
+    replace_rows(directory.unit_file(4))
     directory.unit_file(3).unlink()
     (directory.units / ".unit-000003.parquet.tmp").write_bytes(b"half")
     facts, num_damaged = directory.finished_units(5)
-    assert facts == {0: {"unit": 0, "num_rows": 0}, 2: {"unit": 2, "num_rows": 0}} and num_damaged == 1
-    assert not directory.is_unit_done(1)
+    assert facts == {0: {"unit": 0, "num_rows": 0}, 2: {"unit": 2, "num_rows": 0}} and num_damaged == 2
+    assert not directory.is_unit_done(1) and not directory.is_unit_done(4)
 
 
 def test_a_unit_that_the_system_will_not_read_is_not_taken_for_damaged(directory, monkeypatch):
@@ -198,5 +207,7 @@ def test_rows_in_memory_count_by_what_they_are():
 
 
 class _Pipeline:
+    engine = SimpleNamespace(kv_dtype="auto")
+
     def model_dump(self, mode, include):
         return {name: {} for name in include}

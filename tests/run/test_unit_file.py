@@ -1,4 +1,5 @@
 import os
+import random
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -10,6 +11,7 @@ from batchpaged.engine.engine import Completion
 from batchpaged.run.unit_file import (
     UNIT_SCHEMA,
     DamagedUnit,
+    check_unit,
     last_of_each_session,
     prompt_hash,
     read_unit_facts,
@@ -103,6 +105,25 @@ def test_a_damaged_file_is_known(tmp_path, damage):
     damage(path)
     with pytest.raises(DamagedUnit, match="unit is damaged"):
         read_unit_facts(path)
+
+
+def test_no_flipped_bit_goes_unnoticed(tmp_path):
+    """Wherever it is, it is found, or rows and facts are what they were."""
+    path, chooser = tmp_path / "unit", random.Random(0)
+    failed = {**PROMPT, "token_ids": None, "status": "failed", "error": "null"}
+    rows = [result_row({**PROMPT, "ordinal": i}, COMPLETION) for i in range(20)] + [result_row(failed, None)]
+    facts = {"num_rows": 21, "timeline": [{"time": 1.5}] * 9}
+    write_unit(path, rows, facts)
+    check_unit(path)
+    content, num_found = path.read_bytes(), 0
+    for place in chooser.sample(range(len(content)), 600):
+        path.write_bytes(content[:place] + bytes([content[place] ^ 1 << chooser.randrange(8)]) + content[place + 1 :])
+        try:
+            check_unit(path)
+            assert read_unit_facts(path) == facts and pq.ParquetFile(path).read(UNIT_SCHEMA.names).to_pylist() == rows
+        except DamagedUnit:
+            num_found += 1
+    assert num_found > 350  # the others are in names and statistics that nobody reads
 
 
 def test_the_last_unit_of_a_session_has_its_sums():
