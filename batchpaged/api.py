@@ -1,9 +1,9 @@
 """What a program calls. The command line and batchpaged's public names are thin layers over this module."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from batchpaged.config import Pipeline
 from batchpaged.models.info import ModelInfo, list_models
@@ -12,6 +12,7 @@ from batchpaged.planner import PlanReport, plan_prepared
 from batchpaged.planning.plan_file import has_plan, read_plan
 from batchpaged.prepare import PipelineLike, prepare, read_pipeline
 from batchpaged.run.directory import RunDirectory
+from batchpaged.run.outline import check_free, outline
 from batchpaged.run.progress import NullReporter, ProgressReporter
 from batchpaged.runner import RunResult, run_pipeline
 from batchpaged.simulation.request import SimulationRequest
@@ -83,7 +84,7 @@ def plan(
 def validate(pipeline: PipelineLike, *, overrides: Sequence[str] = ()) -> Validation:
     """Check file, gates, run directory, input, columns, templates and model. Raises RefusedError."""
     checked = read_pipeline(pipeline, overrides, None)
-    RunDirectory(checked.output.path).check_free()
+    check_free(checked.output.path)
     prepared = prepare(checked, NullReporter().note)
     source = prepared.source
     return Validation(prepared.pipeline, source.num_rows, len(source.files), prepared.model.path)
@@ -91,8 +92,12 @@ def validate(pipeline: PipelineLike, *, overrides: Sequence[str] = ()) -> Valida
 
 def status(run_dir: Path | str) -> RunStatus:
     """How far a run is, read from its directory alone. Raises RunDirectoryError."""
-    directory = RunDirectory(run_dir)
-    info, owner = directory.info(), directory.owner()
+    with outline(run_dir) as (directory, owner):
+        return _status(directory, owner)
+
+
+def _status(directory: RunDirectory, owner: Mapping[str, Any] | None) -> RunStatus:
+    info = directory.info()
     summary, units = read_plan(directory.path) if has_plan(directory.path) else (None, [])
     done = [unit for unit in units if directory.is_unit_done(unit.index)]
     return RunStatus(

@@ -120,7 +120,7 @@ _limit = click.option("--limit", type=click.IntRange(min=1), metavar="N", help="
 @_file
 @_set
 @_limit
-@click.option("--run-dir", type=click.Path(path_type=Path), metavar="DIR", help="Use DIR, not the file's output.path.")
+@click.option("--run-dir", metavar="DIR", help="Use DIR, not the file's output.path.")
 @click.option("--fresh", is_flag=True, help="Discard what an earlier run left in the run directory and start over.")
 @click.option("--retry-failed", is_flag=True, help="Compute failed rows of finished units again, and no other rows.")
 @click.pass_context
@@ -129,7 +129,7 @@ def run(
     file: Path,
     overrides: tuple[str, ...],
     limit: int | None,
-    run_dir: Path | None,
+    run_dir: str | None,
     fresh: bool,
     retry_failed: bool,
 ) -> None:
@@ -156,29 +156,31 @@ def run(
         from batchpaged import api
 
         result = api.run(file, overrides=overrides, limit=limit, run_dir=run_dir, fresh=fresh, retry_failed=retry_failed, reporter=reporter)
-    _say(_summary_lines(result.report, result.run_dir))
+    _say(_summary_lines(result.report, result.run_dir, result.location))
     ctx.exit(result.exit_code)
 
 
-def resume_command(file: Path, overrides: Iterable[str], limit: int | None, run_dir: Path | None) -> str:
+def resume_command(file: Path, overrides: Iterable[str], limit: int | None, run_dir: str | None) -> str:
     """The same command, but without --fresh, which would discard what is finished, and --retry-failed, which is noted
     in the run directory."""
+    from batchpaged.dataset.locations import mask_credentials
+
     words = ["batchpaged", "run", str(file)]
     for override in overrides:
         words += ["--set", override]
     words += [] if limit is None else ["--limit", str(limit)]
-    words += [] if run_dir is None else ["--run-dir", str(run_dir)]
-    return shlex.join(words)
+    words += [] if run_dir is None else ["--run-dir", run_dir]
+    return shlex.join(map(mask_credentials, words))
 
 
-def _summary_lines(report: dict, run_dir: Path) -> list[str]:
+def _summary_lines(report: dict, run_dir: Path, location: str) -> list[str]:
     from rich.console import Console
 
     from batchpaged.report.terminal import render_summary
 
     console = Console(width=None if sys.stdout.isatty() else WIDTH_OF_A_LOG)
     with console.capture() as capture:  # rich would end the program with code 1 where the reader has gone
-        console.print(render_summary(report, run_dir))
+        console.print(render_summary(report, run_dir, location))
     return capture.get().splitlines()
 
 
@@ -275,8 +277,8 @@ def validate(file: Path | None, overrides: tuple[str, ...], schema: bool) -> Non
 
 
 @cli.command(short_help="Show how far a run is.")
-@click.argument("target", metavar="RUN_DIR_OR_FILE", type=click.Path(path_type=Path))
-def status(target: Path) -> None:
+@click.argument("target", metavar="RUN_DIR_OR_FILE")
+def status(target: str) -> None:
     """Show how far a run is, by its run directory or its pipeline file.
 
     \b
@@ -288,7 +290,7 @@ def status(target: Path) -> None:
     from batchpaged.cli_text import status_lines
     from batchpaged.config import load_pipeline
 
-    run_dir = Path(load_pipeline(target).output.path) if target.is_file() else target
+    run_dir = load_pipeline(target).output.path if Path(target).is_file() else target
     _say(status_lines(api.status(run_dir)))
 
 

@@ -29,12 +29,15 @@ from batchpaged.run.directory import RunDirectory
 from batchpaged.run.failed_rows import FailedRows, find_failed_rows
 from batchpaged.run.fingerprint import run_identity
 from batchpaged.run.progress import Progress, ProgressReporter
+from batchpaged.run.store import name_of
+from batchpaged.run.stored import Keeper, opening
 
 
 @dataclass(frozen=True)
 class RunResult:
     report: dict[str, Any]  # report.json
-    run_dir: Path
+    run_dir: Path  # on this machine; of a run directory on a store the working copy
+    location: str  # of the run directory, as it was given; a URL without credentials
     exit_code: int  # 0: done; 1: done, a gate failed
 
 
@@ -54,25 +57,29 @@ def run_pipeline(
     """
     started = time.perf_counter()
     source, model = open_input(pipeline), find_model(pipeline, reporter.note)
-    directory = RunDirectory(pipeline.output.path if run_dir is None else run_dir)
     identity = run_identity(pipeline, model.identity, source.fingerprint(), rows_digest)
-    directory.check_usable(identity, fresh)
-    failed = _rows_to_retry(directory, reporter) if retry_failed and not fresh else FailedRows()
-    is_finished = directory.is_finished and not fresh and not failed.units
+    location = pipeline.output.path if run_dir is None else run_dir
+    name = name_of(location)
     with ExitStack() as stack:
+        directory, keeper = stack.enter_context(opening(location, reporter.note))
+        directory.check_usable(identity, fresh)
+        failed = _rows_to_retry(directory, reporter) if retry_failed and not fresh else FailedRows()
+        is_finished = directory.is_finished and not fresh and not failed.units
         ready = None if is_finished else stack.enter_context(_getting_ready(pipeline, source, model, reporter))
         stack.enter_context(directory.lock())
         info = directory.open(pipeline.name, identity, fresh)
         with _going_on_later(directory):
             if failed.units:
                 directory.set_aside(failed.units)
+            keeper.keep_all()
             if ready is None:
-                reporter.note(f"{directory.path} is finished already; --fresh would start over")
+                reporter.note(f"{name} is finished already; --fresh would start over")
             else:
-                _compute(*ready, directory, info["run_id"], reporter, started)
+                _compute(*ready, directory, keeper, info["run_id"], reporter, started)
             report = _write_report(pipeline, directory, reporter)
+            keeper.keep_results(is_new_output=ready is not None)
     is_passed = all(gate["passed"] for gate in report["gates"])
-    return RunResult(report, directory.path, 0 if is_passed else 1)
+    return RunResult(report, directory.path, name, 0 if is_passed else 1)
 
 
 def _rows_to_retry(directory: RunDirectory, reporter: ProgressReporter) -> FailedRows:
@@ -109,7 +116,13 @@ def _going_on_later(directory: RunDirectory) -> Iterator[None]:
 
 
 def _compute(
-    client: Client, prepared: Prepared, directory: RunDirectory, run_id: str, reporter: ProgressReporter, started: float
+    client: Client,
+    prepared: Prepared,
+    directory: RunDirectory,
+    keeper: Keeper,
+    run_id: str,
+    reporter: ProgressReporter,
+    started: float,
 ) -> None:
     """Everything between the checks and the report; what earlier sittings finished is kept."""
     num_workers, num_per_host = count_workers(client, prepared.pipeline.cluster)
@@ -124,7 +137,7 @@ def _compute(
         num_workers_per_host=num_per_host,
     )
     with client.as_current():  # a program may have a client of its own
-        seconds = run_graph(client, job, reporter, lambda: known_model_cost(prepared))
+        seconds = run_graph(client, job, keeper, reporter, lambda: known_model_cost(prepared))
     Sitting({**seconds, "total": time.perf_counter() - started}).write(directory.sittings, job.sitting)
 
 

@@ -8,6 +8,13 @@ from hypothesis import settings
 # tests never do.
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["MKL_NUM_THREADS"] = "1"
+# What s3:// asks for in tests: never somebody's own credentials, and no minutes of waiting for a server that was killed.
+os.environ |= {
+    "AWS_ACCESS_KEY_ID": "tester",
+    "AWS_SECRET_ACCESS_KEY": "a-secret-key-of-the-tests",
+    "AWS_EC2_METADATA_DISABLED": "true",
+    "AWS_MAX_ATTEMPTS": "2",
+}
 # Triton's kernels run in its interpreter; TRITON_INTERPRET=0 runs them on a GPU. Decided when triton is first imported.
 os.environ.setdefault("TRITON_INTERPRET", "1")
 

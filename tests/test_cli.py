@@ -52,8 +52,8 @@ def api(monkeypatch):
     return fake
 
 
-def _summary(report, run_dir):
-    return f"summary of {report['run']['name']} in {run_dir}"
+def _summary(report, run_dir, location):
+    return f"summary of {report['run']['name']} in {run_dir}, {location}"
 
 
 def invoke(*arguments):
@@ -63,7 +63,7 @@ def invoke(*arguments):
 
 
 def result(exit_code=0):
-    return SimpleNamespace(report={"run": {"name": "rag"}}, run_dir=Path("runs/x"), exit_code=exit_code)
+    return SimpleNamespace(report={"run": {"name": "rag"}}, run_dir=Path("runs/x"), location="s3://x", exit_code=exit_code)
 
 
 @pytest.mark.parametrize("exit_code", [0, 1])
@@ -71,7 +71,7 @@ def test_run_prints_the_summary_and_ends_with_the_runs_code(api, exit_code):
     api.answers["run"] = result(exit_code)
     outcome = invoke("run", "rag.yaml")
     assert outcome.exit_code == exit_code
-    assert outcome.stdout.strip() == "summary of rag in runs/x"
+    assert outcome.stdout.strip() == "summary of rag in runs/x, s3://x"
 
 
 def test_run_passes_everything_on(api):
@@ -81,7 +81,7 @@ def test_run_passes_everything_on(api):
     [(_, args, kwargs)] = api.calls
     assert args == (Path("rag.yaml"),)
     assert kwargs.pop("reporter") is not None
-    assert kwargs == dict(overrides=overrides, limit=5, run_dir=Path("d"), fresh=True, retry_failed=False)
+    assert kwargs == dict(overrides=overrides, limit=5, run_dir="d", fresh=True, retry_failed=False)
 
 
 def test_retry_failed_is_passed_on_and_never_with_fresh(api):
@@ -228,7 +228,7 @@ def test_status_takes_a_run_directory_or_a_pipeline_file(api, lines, tmp_path, i
     file.write_text(PIPELINE)
     api.answers["status"] = "a status"
     assert invoke("status", file if is_file else tmp_path).stdout == "lines of ('a status',)\n"
-    assert api.calls == [("status", (Path("runs/from_file") if is_file else tmp_path,), {})]
+    assert api.calls == [("status", ("runs/from_file" if is_file else str(tmp_path),), {})]
 
 
 def test_a_wrong_pipeline_file_given_to_status_is_refused(api, tmp_path):

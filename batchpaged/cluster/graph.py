@@ -43,6 +43,7 @@ from batchpaged.planning.plan_file import has_plan, read_plan
 from batchpaged.planning.planner import Each
 from batchpaged.planning.summary import PlanSummary
 from batchpaged.run.progress import Progress, ProgressReporter
+from batchpaged.run.stored import Keeper
 
 POLL_SECONDS = 0.5  # how long a display may stand still
 SETTLE_SECONDS = 0.02  # news that come together are taken in together
@@ -50,10 +51,11 @@ NO_WORKER_SECONDS = 300.0  # how long a cluster may be without any
 
 
 def run_graph(
-    client: Client, job: Job, reporter: ProgressReporter, model_cost: Callable[[], ModelCost | None]
+    client: Client, job: Job, keeper: Keeper, reporter: ProgressReporter, model_cost: Callable[[], ModelCost | None]
 ) -> dict[str, float]:
     """Run every stage that is not done yet. -> seconds of the stages; results are in the run directory.
 
+    `keeper` is told of plan and units as they are committed.
     `model_cost` is asked if there is something to plan.
     """
     job_future = client.submit(_same, job, pure=False)
@@ -64,7 +66,8 @@ def run_graph(
     ]
     try:
         summary, times = _plan(client, job, job_future, engines, reporter, model_cost)
-        _Inference(client, job, job_future, engines, slots, summary, reporter).run()
+        keeper.keep_all()
+        _Inference(client, job, job_future, engines, slots, summary, keeper, reporter).run()
     finally:
         _stop_engines(client, job)
     started = time.perf_counter()
@@ -180,10 +183,11 @@ class _Inference:
         engines: Sequence[Future],
         slots: WorkerSlots,
         summary: PlanSummary,
+        keeper: Keeper,
         reporter: ProgressReporter,
     ) -> None:
         self._client, self._job, self._job_future = client, job, job_future
-        self._engines, self._slots, self._reporter = engines, slots, reporter
+        self._engines, self._slots, self._keeper, self._reporter = engines, slots, keeper, reporter
         done, num_damaged = job.directory.finished_units(summary.num_units)
         self._shortages = MemoryShortages()
         self._failures = FailureLimit(job.pipeline.max_failed_rows, job.directory)
@@ -257,6 +261,8 @@ class _Inference:
             self._tracker.on_unit(facts)
             self._failures.add(facts.get("num_refused", 0))
             self._ranges.finish(unit, CompletionSum(**facts["completions"]))
+            self._keeper.keep(f"units/{self._job.directory.unit_file(unit).name}")
+        self._keeper.keep()  # says what could not be kept
 
     def _wait_for_news(self) -> None:
         if self._news.wait(POLL_SECONDS):

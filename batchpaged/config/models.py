@@ -26,10 +26,11 @@ def _check_size(text: str) -> str:
     return text
 
 
-def _check_local(path: str) -> str:
-    """The run directory needs renames and locks, which object stores do not have."""
-    if "://" in path:
-        raise ValueError("must be a folder on a local or mounted file system; copy output/ to a store afterwards")
+def _check_run_dir(path: str) -> str:
+    if "://" in path and not path.startswith("s3://"):
+        raise ValueError("must be a folder on a local or mounted file system, or s3://bucket/folder")
+    if "@" in path.partition("://")[2].partition("/")[0]:
+        raise ValueError("must be s3://bucket/folder; credentials come from the environment, not from the URL")
     return path
 
 
@@ -217,8 +218,8 @@ class ClusterConfig(Section):
 class OutputConfig(Section):
     """Where everything is written."""
 
-    path: Annotated[Text, AfterValidator(_check_local)] = Field(
-        description="Run directory: plan, finished units, output and report; it is made if missing"
+    path: Annotated[Text, AfterValidator(_check_run_dir)] = Field(
+        description="Run directory: plan, finished units, output and report; a folder or s3://bucket/folder, made if missing"
     )
 
 

@@ -15,9 +15,11 @@ from urllib.parse import quote
 import pyarrow as pa
 import pyarrow.fs as pafs
 
+from batchpaged.dataset.s3 import open_s3
 from batchpaged.errors import InputError
 
 _URL = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://(.*)$", re.DOTALL)
+_SECRET = re.compile(r"(?i)(\b[\w-]*(?:secret|token|password|signature|credential|access_?key)[\w-]*[=:]\s*)[^\s,;&]+")
 _ARROW_SCHEMES = ("file", "s3", "gs", "gcs", "abfs", "abfss", "hdfs", "viewfs")
 _FSSPEC_VERSIONS = (  # what an fsspec filesystem may call the thing that changes with a file's content, best first
     "ETag", "etag", "md5Hash", "blob_id", "sha256", "checksum", "uid",
@@ -93,9 +95,14 @@ def find_version(location: Location, mtime_ns: int | None = None) -> str | None:
 
 
 def mask(text: str) -> str:
-    """The text without the credentials and options that a URL in it carries."""
-    text = re.sub(r"://[^/@\s]+@", "://***@", text)
-    return re.sub(r"(\w+://[^\s?]*)\?\S+", r"\1?***", text)
+    """The text without the credentials and options that a URL in it carries, and without tokens that are named so."""
+    return mask_credentials(re.sub(r"(\w+://[^\s?]*)\?\S+", r"\1?***", text))
+
+
+def mask_credentials(text: str) -> str:
+    """The same, but harmless options of a URL stay."""
+    text = re.sub(r"://[^@\s]+@", "://***@", text)  # a secret key may hold a slash
+    return _SECRET.sub(r"\1***", text)
 
 
 def first_line(error: BaseException) -> str:
@@ -108,7 +115,7 @@ def _resolve_by_arrow(scheme: str, rest: str) -> Location:
     address, question, options = rest.partition("?") if scheme != "file" else (rest, "", "")
     host, slash, inner = address.partition("/")
     uri = f"{scheme}://{host}{slash}{quote(inner, safe='/%')}{question}{options}"
-    filesystem, path = pafs.FileSystem.from_uri(uri)
+    filesystem, path = open_s3(uri) if scheme == "s3" else pafs.FileSystem.from_uri(uri)
     return Location(filesystem, path, "" if scheme == "file" else f"{scheme}://")
 
 

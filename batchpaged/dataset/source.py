@@ -19,11 +19,12 @@ import pyarrow.parquet as pq
 from batchpaged.dataset.discovery import FoundFile, find_files
 from batchpaged.dataset.formats import FileFacts, iter_rows, read_facts, read_rows
 from batchpaged.dataset.ids import find_id_problems
-from batchpaged.dataset.locations import Location, find_version, first_line
+from batchpaged.dataset.locations import Location, find_version, first_line, mask
 from batchpaged.dataset.parts import PART_ROWS, Part, cut_parts
 from batchpaged.dataset.promotion import needs_check
+from batchpaged.dataset.s3 import is_store_failure
 from batchpaged.dataset.schema import conform, describe_clashes, merge_schemas
-from batchpaged.errors import InputError
+from batchpaged.errors import InputError, UnfinishedError
 
 if TYPE_CHECKING:
     from batchpaged.config import InputConfig
@@ -104,9 +105,11 @@ class Source:
 def _explaining(file: SourceFile, part: Part) -> Iterator[None]:
     try:
         yield
-    except InputError:
+    except (InputError, UnfinishedError):
         raise
     except Exception as error:  # a damaged page can make a decoder raise anything
+        if is_store_failure(error):
+            raise UnfinishedError(f"{file.path} cannot be read: {mask(first_line(error))}") from error
         where = f"{file.path}: row groups {part.row_groups[0]} to {part.row_groups[-1]}"
         raise InputError(f"{where} cannot be read ({type(error).__name__}); write the file again") from error
 

@@ -18,23 +18,23 @@ MOST_REASONS = 5
 _FILES = ("output", "report.html", "report.json", "metrics.prom")
 
 
-def render_summary(report: dict[str, Any], run_dir: Path | str) -> RunSummary:
-    """A rich renderable: `console.print(render_summary(report, run_dir))`."""
-    return RunSummary(report, Path(run_dir))
+def render_summary(report: dict[str, Any], run_dir: Path | str, location: str | None = None) -> RunSummary:
+    """A rich renderable: `console.print(render_summary(report, run_dir))`. `location`: what is shown in place of `run_dir`."""
+    return RunSummary(report, Path(run_dir), location or str(run_dir))
 
 
 class RunSummary:
     """Chooses plain ASCII marks where the console has no others."""
 
-    def __init__(self, report: dict[str, Any], run_dir: Path) -> None:
-        self.report, self.run_dir = report, run_dir
+    def __init__(self, report: dict[str, Any], run_dir: Path, location: str) -> None:
+        self.report, self.run_dir, self.location = report, run_dir, location
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         marks = _Marks(options.ascii_only)
         table = Table.grid(padding=(0, 2))
         table.add_column(style="dim", no_wrap=True)
         table.add_column(overflow="fold")
-        for label, value in _lines(self.report, self.run_dir, marks):
+        for label, value in _lines(self.report, self.run_dir, self.location, marks):
             value.plain = value.plain.replace(fmt.ABSENT, marks.absent)
             table.add_row(label, value)
         yield Text()
@@ -68,7 +68,7 @@ def _all_passed(num_gates: int) -> str:
     return "the gate passed" if num_gates == 1 else f"all {num_gates} gates passed"
 
 
-def _lines(report: dict[str, Any], run_dir: Path, marks: _Marks) -> Iterator[tuple[str, Text]]:
+def _lines(report: dict[str, Any], run_dir: Path, location: str, marks: _Marks) -> Iterator[tuple[str, Text]]:
     yield "Rows", _rows(report["rows"], marks)
     yield "Prompt tokens", _tokens(report["tokens"], marks)
     if again := computed_again(report["misses"]):
@@ -84,7 +84,7 @@ def _lines(report: dict[str, Any], run_dir: Path, marks: _Marks) -> Iterator[tup
         yield "" if index else "Gates", _gate(gate, marks)
     yield from _failures(report)
     for index, name in enumerate(name for name in _FILES if (run_dir / name).exists()):
-        yield "" if index else "Files", Text(str(run_dir / name))
+        yield "" if index else "Files", Text(f"{location.rstrip('/')}/{name}")
 
 
 def _rows(rows: dict[str, int], marks: _Marks) -> Text:

@@ -7,6 +7,8 @@ from typing import Any
 import xxhash
 from pydantic import BaseModel
 
+from batchpaged.dataset.locations import mask
+
 # The sections that decide what completions come out; cluster, gates, evaluate and engine may change between sittings, all but
 # its kv_dtype.
 SECTIONS = ("input", "prompt", "model", "sampling")
@@ -22,10 +24,16 @@ def run_identity(
     settings = pipeline.model_dump(mode="json", include=set(SECTIONS))
     if pipeline.engine.kv_dtype != "auto":
         settings["engine"] = {"kv_dtype": pipeline.engine.kv_dtype}
-    if rows_digest is not None:
+    if rows_digest is None:
+        settings["input"]["path"] = _without_credentials(settings["input"]["path"])
+    else:
         settings["input"] = None
         files = [{"path": "the rows given", "version": rows_digest}]
     return {"pipeline": settings, "model": model_identity, "input": files}
+
+
+def _without_credentials(path: str | list[str]) -> str | list[str]:
+    return mask(path) if isinstance(path, str) else [mask(item) for item in path]
 
 
 def fingerprint(identity: Mapping[str, Any]) -> str:

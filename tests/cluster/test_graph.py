@@ -13,6 +13,8 @@ from batchpaged.cluster.unit_ranges import STEPS_AHEAD, Batch, OpenRows, UnitRan
 from batchpaged.cluster.worker_slots import WorkerSlots
 from batchpaged.errors import ModelError, UnfinishedError
 from batchpaged.planning.units import Unit
+from batchpaged.run.directory import RunDirectory
+from batchpaged.run.stored import NothingToKeep
 
 ROWS_PER_UNIT = 8
 
@@ -65,6 +67,7 @@ class Inference(graph._Inference):
             on_unit=self.finished.append, open_rows=lambda address: self.open_rows.get(address, OpenRows(0, 0))
         )
         self._failures = graph.FailureLimit(None, None)
+        self._keeper, self._job = NothingToKeep(), SimpleNamespace(directory=RunDirectory("run"))
         self._last_worker_seen = graph.time.monotonic()
 
     def _wait_for_news(self):

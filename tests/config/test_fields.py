@@ -163,7 +163,7 @@ REFUSED = [
     ("gates", [0.8], "gates[0] = 0.8: must be a string like \"prefix_cache_hit_rate >= 0.8\""),
     ("cluster.scheduler", 8786, "must be a non-empty string or null; write it in quotes: '8786'"),
     ("cluster.workers", 0, f"must be auto or {AT_LEAST_ONE[8:]}"),
-    ("output.path", "s3://bucket/runs", "must be a folder on a local or mounted file system"),
+    ("output.path", "gs://bucket/runs", "must be a folder on a local or mounted file system, or s3://bucket/folder"),
     ("output", "runs/x", "must be a mapping with keys path; did you mean output.path?"),
     ("model", "smollm2", "must be a mapping with keys id, revision, dtype, max_model_len; did you mean model.id?"),
     ("engine", ["a"], "engine = ['a']: must be a mapping with keys device, attention"),
