@@ -227,8 +227,8 @@ class RunDirectory:
     def _make_folders(self) -> None:
         for folder in (self.prompts, self.units, self.sittings):
             folder.mkdir(exist_ok=True)
-        for folder in (self.documents, self.prompts, self.units, self.sittings):
-            for leftover in folder.glob(".*.tmp"):  # of a killed sitting, in the middle of writing
+        for folder in (self.path, self.documents, self.prompts, self.units, self.sittings):
+            for leftover in filter(Path.is_file, folder.glob(".*.tmp")):  # of a killed sitting, in the middle of writing
                 leftover.unlink(missing_ok=True)
         for leftover in self.units.glob("retry-*.parquet"):  # of units that are done again
             if leftover.with_name(leftover.name.replace("retry-", "unit-")).exists():

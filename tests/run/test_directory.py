@@ -82,9 +82,11 @@ def test_a_folder_of_somebody_else_is_refused_whatever_its_files_are_called(dire
 
 def test_half_written_files_of_a_killed_sitting_go(directory):
     opened(directory)
-    for name in ("units/.unit-000000.parquet.x.tmp", "prompts/.part-00000.parquet.x.tmp", "units/unit-000001.parquet"):
+    half = ("units/.unit-000000.parquet.x.tmp", "prompts/.part-00000.parquet.x.tmp", ".plan.json.x.tmp")
+    for name in (*half, "units/unit-000001.parquet"):
         (directory.path / name).touch()
     opened(directory)
+    assert not list(directory.path.glob(".*"))
     assert os.listdir(directory.units) == ["unit-000001.parquet"] and os.listdir(directory.prompts) == []
 
 
