@@ -23,6 +23,8 @@ from batchpaged.kernels.triton.rms_norm import reference as norm_reference
 from batchpaged.kernels.triton.rms_norm.launch import rms_norm
 from batchpaged.kernels.triton.rope_store import reference as rope_reference
 from batchpaged.kernels.triton.rope_store.launch import Angles, rope_store
+from batchpaged.kernels.triton.rotate import reference as rotate_reference
+from batchpaged.kernels.triton.rotate.launch import rotate
 from batchpaged.kernels.triton.sample import reference as sample_reference
 from batchpaged.kernels.triton.sample.launch import SamplingRows, sample
 from batchpaged.kernels.triton.store_kv import reference as store_reference
@@ -112,7 +114,11 @@ def _rotations(sizes: Sizes, device: str) -> Iterator[Error]:
             query.float(), key.float(), value, angles.cosine, angles.sine, is_interleaved, *expected[:2], slots
         )
         error = max(_error(turned, right), _error(_numbers(found), _numbers(expected)))
-        yield "pairs" if is_interleaved else "halves", error, TOLERANCES[dtype]
+        name = "pairs" if is_interleaved else "halves"
+        yield f"{name}, stored", error, TOLERANCES[dtype]
+        alone = rotate(query, key, angles)
+        right = rotate_reference.rotate(query.float(), key.float(), angles.cosine, angles.sine, is_interleaved)
+        yield f"{name}, alone", max(map(_error, alone, right)), TOLERANCES[dtype]
 
 
 def _copies(sizes: Sizes, device: str) -> Iterator[Error]:
