@@ -24,7 +24,7 @@ def disk():
         subprocess.run(["umount", "-l", path], check=True)
 
 
-@pytest.mark.parametrize("room_kib", [0, 16, 28, 40, 64, 100, 140])
+@pytest.mark.parametrize("room_kib", [0, 28, 64, 140])
 def test_a_run_on_a_full_disk_stops_and_goes_on(disk, room_kib):
     run_dir, ballast = disk / f"run-{room_kib}", disk / "ballast"
     free_kib = DISK_KIB - sum(-(-path.stat().st_size // 4096) * 4 for path in disk.rglob("*"))
