@@ -105,8 +105,10 @@ class UnitRanges:
         num_open = self._num_rows_in_flight(slot) - self._open_rows[slot].num_ended
         if num_open >= self._num_rows_wanted:
             return True
-        per_slot = self._weigh(self._prefill_left, self._decode_left) / len(self._ranges)
-        return self._waiting_cost(slot) > min(STEPS_AHEAD * self._batch.max_tokens, SHARE_AHEAD * per_slot)
+        enough = STEPS_AHEAD * self._batch.max_tokens
+        if len(self._ranges) > 1:  # else there is nobody to leave anything to
+            enough = min(enough, SHARE_AHEAD * self._weigh(self._prefill_left, self._decode_left) / len(self._ranges))
+        return self._waiting_cost(slot) > enough
 
     def take(self, slot: int) -> int | None:
         """The slot's next unit; when its range is used up, first the far half of the range with most cost left.

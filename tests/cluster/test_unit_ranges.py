@@ -223,6 +223,11 @@ def test_near_the_end_what_waits_is_small_beside_what_is_left():
     assert list(made.hand_out(0)) == [0, 1]  # 360 wait; of the 1,080 that are left a slot has 540
 
 
+def test_a_lone_slot_is_given_all_that_its_batch_holds():
+    made = ranges([unit(i) for i in range(8)], 1, batch=Batch(max_sequences=10_000, max_tokens=100_000))
+    assert list(made.hand_out(0)) == list(range(8))
+
+
 # --- completion lengths ---
 
 
