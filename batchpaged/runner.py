@@ -138,6 +138,7 @@ def _compute(
     )
     with client.as_current():  # a program may have a client of its own
         seconds = run_graph(client, job, keeper, reporter, lambda: known_model_cost(prepared))
+    directory.remove_half_files()  # of workers that were killed
     Sitting({**seconds, "total": time.perf_counter() - started}).write(directory.sittings, job.sitting)
 
 

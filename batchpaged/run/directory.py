@@ -227,14 +227,18 @@ class RunDirectory:
     def _make_folders(self) -> None:
         for folder in (self.prompts, self.units, self.sittings):
             folder.mkdir(exist_ok=True)
-        for folder in (self.path, self.documents, self.prompts, self.units, self.sittings):
-            for leftover in filter(Path.is_file, folder.glob(".*.tmp")):  # of a killed sitting, in the middle of writing
-                leftover.unlink(missing_ok=True)
+        self.remove_half_files()
         for leftover in self.units.glob("retry-*.parquet"):  # of units that are done again
             if leftover.with_name(leftover.name.replace("retry-", "unit-")).exists():
                 leftover.unlink(missing_ok=True)
         for leftover in self.path.glob(".plan.*.tmp"):
             shutil.rmtree(leftover, ignore_errors=True)
+
+    def remove_half_files(self) -> None:
+        """What killed processes were writing. Nobody may be writing now."""
+        for folder in (self.path, self.documents, self.prompts, self.path / "plan", self.units, self.sittings):
+            for leftover in filter(Path.is_file, folder.glob(".*.tmp")):
+                leftover.unlink(missing_ok=True)
 
     def _create(self, name: str, identity: Mapping[str, Any]) -> None:
         run_id = f"{name}-{datetime.now(timezone.utc):%Y%m%dT%H%M%S}-{xxhash.xxh3_64_hexdigest(os.urandom(8))[:6]}"

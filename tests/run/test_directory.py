@@ -82,11 +82,12 @@ def test_a_folder_of_somebody_else_is_refused_whatever_its_files_are_called(dire
 
 def test_half_written_files_of_a_killed_sitting_go(directory):
     opened(directory)
-    half = ("units/.unit-000000.parquet.x.tmp", "prompts/.part-00000.parquet.x.tmp", ".plan.json.x.tmp")
+    half = ("units/.unit-000000.parquet.x.tmp", "prompts/.part-00000.parquet.x.tmp", ".plan.json.x.tmp", "plan/.part-0.x.tmp")
+    (directory.path / "plan").mkdir()
     for name in (*half, "units/unit-000001.parquet"):
         (directory.path / name).touch()
     opened(directory)
-    assert not list(directory.path.glob(".*"))
+    assert not list(directory.path.rglob(".*"))
     assert os.listdir(directory.units) == ["unit-000001.parquet"] and os.listdir(directory.prompts) == []
 
 
