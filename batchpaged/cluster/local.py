@@ -117,6 +117,8 @@ def _local_settings() -> dict[str, object]:
     return {
         "distributed.nanny.pre-spawn-environ": {**spawn, "TOKENIZERS_PARALLELISM": "true"},
         "distributed.worker.daemon": True,
+        # Dask looks at every thread a hundred times a second, for a page that nobody sees; a step takes all of the processor.
+        "distributed.worker.profile.enabled": False,
     }
 
 
