@@ -36,7 +36,9 @@ def main() -> int:
         results = []
         for i, chain in enumerate(chains[first:end], first):
             results += run_chain(folder / f"chain-{i}", pipeline, chain, undisturbed)
-    return tell(results, options.results)
+            if options.results:
+                options.results.write_text("".join(json.dumps(result) + "\n" for result in results))
+    return tell(results)
 
 
 def parse_options() -> argparse.Namespace:
@@ -92,10 +94,7 @@ def judge(run: FaultyRun, last: Sitting, undisturbed: FaultyRun) -> list[str]:
     return problems + [f"left behind: {name}" for name in run.leftovers()]
 
 
-def tell(results: list[dict], path: Path | None) -> int:
-    if path:
-        with path.open("a") as file:
-            file.writelines(json.dumps(result) + "\n" for result in results)
+def tell(results: list[dict]) -> int:
     num_bad = sum(bool(result["problems"]) for result in results)
     num_points = len({result["point"] for result in results})
     print(f"{len(results)} faults at {num_points} points, {len(results) - num_bad} without harm, {num_bad} with")
