@@ -4,7 +4,7 @@ import hashlib
 import json
 import struct
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from pathlib import Path, PurePath
 
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
@@ -39,6 +39,9 @@ def _missing_shards(folder: Path) -> str | None:
         shards = _shard_names(folder)
     except (ValueError, KeyError, AttributeError):
         return f"{INDEX_FILE} cannot be read"
+    outside = [name for name in shards if PurePath(name).is_absolute() or ".." in PurePath(name).parts]
+    if outside:
+        return f"{INDEX_FILE} names a file outside of the folder"
     missing = [name for name in shards if not (folder / name).is_file()]
     return f"{len(missing)} of {len(shards)} weight files are missing, {missing[0]} first" if missing else None
 

@@ -45,6 +45,12 @@ def test_missing_shards_are_counted(tiny_folder: Path) -> None:
     assert identity(tiny_folder)
 
 
+@pytest.mark.parametrize("name", ["../other.safetensors", "/etc/weights.safetensors", "a/../../b.safetensors"])
+def test_an_index_that_leaves_the_folder_is_refused(tiny_folder: Path, name: str) -> None:
+    (tiny_folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"x": name}}))
+    assert missing_part(tiny_folder) == "model.safetensors.index.json names a file outside of the folder"
+
+
 def test_identity_is_that_of_the_content(tiny_folder: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(tiny_folder, tmp_path / "copy")
     (copy / "README.md").write_text("about")
