@@ -8,12 +8,16 @@ from typing import TYPE_CHECKING, Any, Literal
 from batchpaged.config import Pipeline
 from batchpaged.models.info import ModelInfo, list_models
 from batchpaged.models.support import supported_architectures
+from batchpaged.past.clean import Decision, Rules, delete_all, plan_cleaning
+from batchpaged.past.compare import compare_runs
+from batchpaged.past.history import read_history, write_history_page
 from batchpaged.planner import PlanReport, plan_prepared
 from batchpaged.planning.plan_file import has_plan, read_plan
 from batchpaged.prepare import PipelineLike, prepare, read_pipeline
 from batchpaged.run.directory import RunDirectory
 from batchpaged.run.outline import check_free, outline
 from batchpaged.run.progress import NullReporter, ProgressReporter
+from batchpaged.run.stopping import StopRequest
 from batchpaged.runner import RunResult, run_pipeline
 from batchpaged.simulation.request import SimulationRequest
 
@@ -29,6 +33,34 @@ class Validation:
     num_rows: int
     num_files: int
     model_path: Path
+
+
+@dataclass(frozen=True)
+class Comparison:
+    result: dict[str, Any]  # as `batchpaged compare --json` prints it
+
+    @property
+    def has_changes(self) -> bool:
+        """A completion changed, or a row is in one run only; of reports alone, nobody knows."""
+        rows = self.result["rows"] or {}
+        return any(rows.get(kind) for kind in ("changed", "only_a", "only_b"))
+
+    @property
+    def is_judged(self) -> bool:
+        """A metric was compared row by row."""
+        return any(metric["change"] is not None for metric in self.result["metrics"].values())
+
+    @property
+    def is_worse(self) -> bool:
+        """A metric fell, and its interval leaves zero out."""
+        return any(metric["verdict"] == "worse" for metric in self.result["metrics"].values())
+
+
+@dataclass(frozen=True)
+class Cleaning:
+    decisions: Sequence[Decision]
+    errors: Sequence[str]  # what could not be deleted, and why
+    is_done: bool  # else it was a dry run
 
 
 @dataclass(frozen=True)
@@ -54,15 +86,17 @@ def run(
     fresh: bool = False,
     retry_failed: bool = False,
     reporter: ProgressReporter | None = None,
+    stop: StopRequest | None = None,
 ) -> RunResult:
     """Run a pipeline (a file's path, a mapping or a Pipeline), or go on with it where it was interrupted.
 
     `overrides` are "key.sub=value" strings; `run_dir` stands in for output.path; `fresh` discards an earlier run's files;
     `retry_failed` computes failed rows of finished units again, and no others.
+    `stop`, once set, lets the run finish the units that are being computed, and end with StoppedError.
     Raises RefusedError before any work if something is wrong, UnfinishedError if the run stopped before its end.
     """
     checked = read_pipeline(pipeline, overrides, limit)
-    return run_pipeline(checked, reporter or NullReporter(), run_dir, fresh, retry_failed=retry_failed)
+    return run_pipeline(checked, reporter or NullReporter(), run_dir, fresh, retry_failed=retry_failed, stop=stop)
 
 
 def plan(
@@ -122,6 +156,47 @@ def _state(
     if directory.is_finished:
         return "done"
     return "interrupted" if is_planned else "not planned"
+
+
+def compare(
+    a: Path | str,
+    b: Path | str,
+    *,
+    id_column: str | None = None,
+    references: str | None = None,
+    num_ids: int = 10,
+    with_text: bool = False,
+) -> Comparison:
+    """Run `a` and the later run `b`, each a run directory, an output folder or a report.json: see Comparison.
+
+    Raises RunDirectoryError or InputError.
+    """
+    return Comparison(compare_runs(a, b, id_column, references, num_ids, with_text))
+
+
+def history(
+    folder: Path | str, *, name: str | None = None, last: int | None = None, html: Path | str | None = None
+) -> list[dict[str, Any]]:
+    """A record for each run whose directory lies in the folder, the oldest first; `html` is a page to write.
+
+    Raises RunDirectoryError, also where the page cannot be written.
+    """
+    records = read_history(folder, name, last)
+    if html is not None:
+        write_history_page(records, Path(folder), Path(html))
+    return records
+
+
+def clean(
+    folder: Path | str, *, keep: int = 0, min_age: float = 0.0, keep_results: bool = False, delete: bool = False
+) -> Cleaning:
+    """Old run directories: what goes and what stays, and with `delete` it goes. `min_age` in seconds.
+
+    Raises RunDirectoryError.
+    """
+    rules = Rules(keep, min_age, keep_results)
+    decisions = plan_cleaning(folder, rules)
+    return Cleaning(decisions, delete_all(decisions, rules) if delete else (), delete)
 
 
 def models() -> tuple[ModelInfo, ...]:

@@ -26,10 +26,13 @@ def replacing(path: Path) -> Iterator[Path]:
     _sync_folder(path.parent)
 
 
-def write_text(path: Path, text: str) -> None:
-    """Replaces `path` in one step."""
-    with replacing(path) as temporary, open(temporary, "x", encoding="utf-8", newline="\n") as file:
-        file.write(text)
+def write_text(path: Path, text: str, mode: int | None = None) -> None:
+    """Replaces `path` in one step; `mode`: who may read it, if it is not for the umask to say."""
+    with replacing(path) as temporary:
+        with open(temporary, "x", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+        if mode is not None:
+            temporary.chmod(mode)
 
 
 def _sync_folder(folder: Path) -> None:

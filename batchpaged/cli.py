@@ -15,16 +15,18 @@ from typing import TYPE_CHECKING
 
 import click
 
-from batchpaged.errors import BatchpagedError, RefusedError
+from batchpaged.cli_output import NOT_FINISHED, say, width
+from batchpaged.cli_past import clean, compare, history
+from batchpaged.errors import BatchpagedError, RefusedError, StoppedError
 
 if TYPE_CHECKING:
     from batchpaged.run.progress import ProgressReporter
+    from batchpaged.run.stopping import StopRequest
 
 FAILED = 1
-NOT_FINISHED = 3
 MAX_WORKERS = 4096  # of a simulation
-WIDTH_OF_A_LOG = 200  # where no terminal says how wide it is: paths stay in one piece
-_RESUME = "batchpaged.resume"  # the command that goes on with an interrupted run, in click's context
+_LOG_FORMAT = "batchpaged.log_format"  # of stderr, in click's context
+_RESUME = "batchpaged.resume"  # makes the command that goes on with an interrupted run; in click's context
 
 EXIT_CODES = """\b
 Exit codes:
@@ -46,6 +48,9 @@ class Commands(click.Group):
         except KeyboardInterrupt:
             _complain("interrupted", ctx)
             ctx.exit(NOT_FINISHED)
+        except StoppedError as error:
+            _complain(str(error), ctx)
+            ctx.exit(error.exit_code)
         except BatchpagedError as error:
             _complain(f"error: {error}", ctx, may_resume=not isinstance(error, RefusedError))
             ctx.exit(error.exit_code)
@@ -60,35 +65,35 @@ _BUG = "This is a bug in batchpaged. BATCHPAGED_DEBUG=1 shows where it is."
 def _complain(message: str, ctx: click.Context, may_resume: bool = True) -> None:
     if os.environ.get("BATCHPAGED_DEBUG") == "1":
         traceback.print_exc()
+    resume = ctx.meta[_RESUME]() if may_resume and _RESUME in ctx.meta else None
+    if ctx.meta.get(_LOG_FORMAT) == "json":
+        from batchpaged.run.log import JsonReporter
+
+        JsonReporter(sys.stderr).log("ended", message=message, resume=resume)
+        return
     click.echo(message, err=True)
-    if may_resume and _RESUME in ctx.meta:
-        click.echo(f"Finished units are kept. To go on:\n  {ctx.meta[_RESUME]}", err=True)
-
-
-def _say(lines: Iterable[str]) -> None:
-    """Prints; a reader that has gone, as in `| head`, changes nothing about the exit code."""
-    try:
-        click.echo("\n".join(lines))
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if resume:
+        click.echo(f"Finished units are kept. To go on:\n  {resume}", err=True)
 
 
 @contextmanager
-def _progress() -> Iterator["ProgressReporter"]:
-    """A display on stderr for the work inside, and a SIGTERM that ends it as Ctrl-C does: in good order."""
+def _progress(log_format: str = "auto") -> Iterator[tuple["ProgressReporter", "StopRequest"]]:
+    """A display on stderr for the work inside, and what Ctrl-C and SIGTERM, which are the same here, ask of it."""
+    from batchpaged.run.log import JsonReporter
     from batchpaged.run.progress import make_reporter
+    from batchpaged.run.stopping import StopRequest
 
-    before = signal.signal(signal.SIGTERM, _interrupt)
-    reporter = make_reporter(sys.stderr)
+    stop = StopRequest()
+    reporter = JsonReporter(sys.stderr) if log_format == "json" else make_reporter(sys.stderr)
+    # Where a shell has started us with Ctrl-C ignored, it stays ignored.
+    signals = [s for s in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(s) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, stop.on_signal) for number in signals}
     try:
-        yield reporter
+        yield reporter, stop
     finally:
         reporter.close()
-        signal.signal(signal.SIGTERM, before)
-
-
-def _interrupt(signum: int, frame: object) -> None:
-    raise KeyboardInterrupt
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 _SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
@@ -122,6 +127,12 @@ _limit = click.option("--limit", type=click.IntRange(min=1), metavar="N", help="
 @_limit
 @click.option("--run-dir", metavar="DIR", help="Use DIR, not the file's output.path.")
 @click.option("--fresh", is_flag=True, help="Discard what an earlier run left in the run directory and start over.")
+@click.option(
+    "--log-format",
+    type=click.Choice(["auto", "json"]),
+    default="auto",
+    help="json: progress on stderr as JSON lines, as in the run directory's log.jsonl.",
+)
 @click.option("--retry-failed", is_flag=True, help="Compute failed rows of finished units again, and no other rows.")
 @click.pass_context
 def run(
@@ -131,6 +142,7 @@ def run(
     limit: int | None,
     run_dir: str | None,
     fresh: bool,
+    log_format: str,
     retry_failed: bool,
 ) -> None:
     """Run a pipeline: Parquet in, Parquet with completions and a report out.
@@ -147,16 +159,31 @@ def run(
       batchpaged run rag.yaml --fresh
       batchpaged run rag.yaml --retry-failed --set engine.kv_cache=8GiB
 
+    Ctrl-C or SIGTERM while units are computed finishes those; a second one stops at once. Either way the same command
+    goes on.
+
     Exit code 1 says that a gate failed, 3 that the run is not finished.
     """
     if fresh and retry_failed:
         raise click.UsageError("--fresh discards what --retry-failed would keep; give one of them.")
-    ctx.meta[_RESUME] = resume_command(file, overrides, limit, run_dir)
-    with _progress() as reporter:
+    ctx.meta[_RESUME] = lambda: resume_command(file, overrides, limit, run_dir)
+    ctx.meta[_LOG_FORMAT] = log_format
+    from batchpaged.cli_text import summary_lines
+
+    with _progress(log_format) as (reporter, stop):
         from batchpaged import api
 
-        result = api.run(file, overrides=overrides, limit=limit, run_dir=run_dir, fresh=fresh, retry_failed=retry_failed, reporter=reporter)
-    _say(_summary_lines(result.report, result.run_dir, result.location))
+        result = api.run(
+            file,
+            overrides=overrides,
+            limit=limit,
+            run_dir=run_dir,
+            fresh=fresh,
+            retry_failed=retry_failed,
+            reporter=reporter,
+            stop=stop,
+        )
+    say(summary_lines(result.report, result.run_dir, result.location, width()))
     ctx.exit(result.exit_code)
 
 
@@ -171,17 +198,6 @@ def resume_command(file: Path, overrides: Iterable[str], limit: int | None, run_
     words += [] if limit is None else ["--limit", str(limit)]
     words += [] if run_dir is None else ["--run-dir", run_dir]
     return shlex.join(map(mask_credentials, words))
-
-
-def _summary_lines(report: dict, run_dir: Path, location: str) -> list[str]:
-    from rich.console import Console
-
-    from batchpaged.report.terminal import render_summary
-
-    console = Console(width=None if sys.stdout.isatty() else WIDTH_OF_A_LOG)
-    with console.capture() as capture:  # rich would end the program with code 1 where the reader has gone
-        console.print(render_summary(report, run_dir, location))
-    return capture.get().splitlines()
 
 
 def _worker_counts(ctx: click.Context, option: click.Parameter, text: str | None) -> tuple[int, ...]:
@@ -242,11 +258,11 @@ def plan(
         raise click.UsageError("--simulate-rows and --simulate-length go with --simulate.")
     request = SimulationRequest(workers, rows or MAX_ROWS, length) if workers else None
 
-    with _progress() as reporter:
+    with _progress() as (reporter, _):
         from batchpaged import api
 
         report = api.plan(file, overrides=overrides, limit=limit, simulate=request, reporter=reporter)
-    _say(plan_lines(report))
+    say(plan_lines(report))
 
 
 @cli.command(short_help="Check a pipeline file, its input and its model.")
@@ -267,13 +283,13 @@ def validate(file: Path | None, overrides: tuple[str, ...], schema: bool) -> Non
     from batchpaged.cli_text import schema_lines, validation_lines
 
     if schema:
-        _say(schema_lines())
+        say(schema_lines())
         return
     if file is None:
         raise click.UsageError("Missing argument 'FILE' (or --schema).")
     from batchpaged import api
 
-    _say(validation_lines(str(file), api.validate(file, overrides=overrides)))
+    say(validation_lines(str(file), api.validate(file, overrides=overrides)))
 
 
 @cli.command(short_help="Show how far a run is.")
@@ -291,7 +307,11 @@ def status(target: str) -> None:
     from batchpaged.config import load_pipeline
 
     run_dir = load_pipeline(target).output.path if Path(target).is_file() else target
-    _say(status_lines(api.status(run_dir)))
+    say(status_lines(api.status(run_dir)))
+
+
+for command in (compare, history, clean):
+    cli.add_command(command)
 
 
 @cli.command(short_help="List models and where they are.")
@@ -305,8 +325,8 @@ def models() -> None:
     from batchpaged import api
     from batchpaged.cli_text import architecture_lines, model_lines
 
-    _say(model_lines(api.models()))
-    _say(architecture_lines(api.supported_architectures()))
+    say(model_lines(api.models()))
+    say(architecture_lines(api.supported_architectures()))
 
 
 @cli.command(short_help="Measure rows and tokens per second on this machine.")
@@ -342,11 +362,11 @@ def bench(file: Path | None, max_tokens: int, limit: int | None, gpu_check: bool
         if not run_gpu_check(json_path, click.echo):
             sys.exit(FAILED)
         return
-    with _progress() as reporter:
+    with _progress() as (reporter, _):
         from batchpaged import api
 
         result = api.bench(file, max_tokens=max_tokens, limit=limit, reporter=reporter)
-    _say(result.lines())
+    say(result.lines())
 
 
 def main() -> None:

@@ -11,7 +11,11 @@ from batchpaged.simulation.text import simulation_lines
 from batchpaged.report.diagnosis import diagnosis_lines
 
 if TYPE_CHECKING:
-    from batchpaged.api import ModelInfo, PlanReport, RunStatus, Validation
+    from pathlib import Path
+
+    from rich.console import RenderableType
+
+    from batchpaged.api import Cleaning, Comparison, ModelInfo, PlanReport, RunStatus, Validation
 
 STATE_ADVICE = {
     "running": "at work",
@@ -119,6 +123,53 @@ def _share(done: int | None, total: int | None) -> str:
 
 def _moment(iso: str | None) -> str:
     return fmt.ABSENT if iso is None else fmt.moment(iso)
+
+
+def summary_lines(report: dict, run_dir: "Path", location: str, width: int | None) -> list[str]:
+    from batchpaged.report.terminal import render_summary
+
+    return _rendered(render_summary(report, run_dir, location), width)
+
+
+def comparison_lines(comparison: "Comparison", as_json: bool, width: int | None) -> list[str]:
+    from batchpaged.past.compare_text import ComparisonView
+
+    return _json_lines(comparison.result) if as_json else _rendered(ComparisonView(comparison.result), width)
+
+
+def history_lines(records: Sequence[dict], form: str | None, width: int | None) -> list[str]:
+    from batchpaged.past.history import to_csv
+    from batchpaged.past.history_text import history_table
+
+    if form == "json":
+        return _json_lines({"runs": list(records)})
+    return to_csv(records).splitlines() if form == "csv" else _rendered(history_table(records), width)
+
+
+def _json_lines(value: object) -> list[str]:
+    return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False).splitlines()
+
+
+def _rendered(what: "RenderableType", width: int | None) -> list[str]:
+    """Captured: rich would end the program with code 1 where the reader has gone."""
+    from rich.console import Console
+
+    console = Console(width=width)
+    with console.capture() as capture:
+        console.print(what)
+    return [line.rstrip() for line in capture.get().splitlines()]
+
+
+def cleaning_lines(cleaning: "Cleaning") -> list[str]:
+    going = [decision for decision in cleaning.decisions if decision.goes]
+    verb = "deleted" if cleaning.is_done else "would go"
+    rows = [
+        (str(d.path), verb if d.goes else "stays", format_bytes(d.num_bytes) if d.goes else "", d.reason)
+        for d in cleaning.decisions
+    ]
+    total = f"{fmt.plural(len(going), 'directory').replace('directorys', 'directories')}, {format_bytes(sum(d.num_bytes for d in going))}"
+    last = f"{total} {verb}" if cleaning.is_done or not going else f"{total} would go; nothing was deleted: add --yes"
+    return [*(_columns(rows) if rows else []), *cleaning.errors, last]
 
 
 def model_lines(models: Iterable["ModelInfo"]) -> list[str]:

@@ -8,6 +8,7 @@
     │   ├── RunDirectoryError  the run directory belongs to another run, or is in use
     │   └── ClusterError       the Dask cluster cannot be reached or used
     ├── UnfinishedError        exit 3: not finished; the same command goes on
+    │   └── StoppedError       it was asked to stop, and did in good order
     └── RowError               one row cannot be computed; its message becomes the row's `error`
 
 A message names the offender (file, row, key) and the way out, and never holds prompt text.
@@ -48,6 +49,10 @@ class ClusterError(RefusedError):
 
 class UnfinishedError(BatchpagedError):
     """The run stopped before its end; what is committed stays, the same command goes on."""
+
+
+class StoppedError(UnfinishedError):
+    """A signal asked the run to stop; the units that were being computed are finished."""
 
 
 class RowError(BatchpagedError):

@@ -16,6 +16,7 @@ from batchpaged.evaluation.evaluator import check_references
 from batchpaged.models.load import load_config, load_tokenizer
 from batchpaged.models.resolve import ResolvedModel, resolve_model
 from batchpaged.models.support import check_supported
+from batchpaged.past.previous import check_previous
 from batchpaged.report.gates import parse_gates
 
 PipelineLike = str | Path | Pipeline | Mapping[str, Any]
@@ -86,6 +87,7 @@ def _check_device(engine: EngineConfig) -> None:
 def _setting_problems(pipeline: Pipeline) -> list[str]:
     metrics = pipeline.evaluate.metrics if pipeline.evaluate else ()
     problems = [line for gate in pipeline.gates for line in _problem(lambda: parse_gates([gate], metrics))]
+    problems += _problem(lambda: check_previous(pipeline))
     if pipeline.engine.device == "cpu":
         problems += _problem(lambda: check_attention(pipeline.engine.attention, "cpu"))
     return problems

@@ -17,6 +17,8 @@ from batchpaged.config import Pipeline
 from batchpaged.dataset.source import Source
 from batchpaged.errors import RefusedError, UnfinishedError
 from batchpaged.models.resolve import ResolvedModel
+from batchpaged.past.previous import previous_report
+from batchpaged.past.runs import read_report
 from batchpaged.planner import known_model_cost
 from batchpaged.planning.plan_file import has_plan, read_plan
 from batchpaged.prepare import Prepared, find_model, judge_model, open_input
@@ -28,7 +30,9 @@ from batchpaged.run.collect import Sitting, collect_facts
 from batchpaged.run.directory import RunDirectory
 from batchpaged.run.failed_rows import FailedRows, find_failed_rows
 from batchpaged.run.fingerprint import run_identity
+from batchpaged.run.log import logging_to
 from batchpaged.run.progress import Progress, ProgressReporter
+from batchpaged.run.stopping import StopRequest
 from batchpaged.run.store import name_of
 from batchpaged.run.stored import Keeper, opening
 
@@ -48,6 +52,7 @@ def run_pipeline(
     fresh: bool = False,
     rows_digest: str | None = None,
     retry_failed: bool = False,
+    stop: StopRequest | None = None,
 ) -> RunResult:
     """Run, or go on. `rows_digest` stands for the input's files where they are copies of rows in memory.
 
@@ -68,18 +73,33 @@ def run_pipeline(
         ready = None if is_finished else stack.enter_context(_getting_ready(pipeline, source, model, reporter))
         stack.enter_context(directory.lock())
         info = directory.open(pipeline.name, identity, fresh)
-        with _going_on_later(directory):
+        sitting = uuid.uuid4().hex[:12]
+        with _going_on_later(directory), logging_to(directory.log, reporter) as reporter:
+            _log_start(reporter, info, pipeline, sitting)
             if failed.units:
                 directory.set_aside(failed.units)
             keeper.keep_all()
             if ready is None:
                 reporter.note(f"{name} is finished already; --fresh would start over")
             else:
-                _compute(*ready, directory, keeper, info["run_id"], reporter, started)
+                _compute(*ready, directory, keeper, info["run_id"], sitting, reporter, started, stop or StopRequest())
             report = _write_report(pipeline, directory, reporter)
+            exit_code = 0 if all(gate["passed"] for gate in report["gates"]) else 1
             keeper.keep_results(is_new_output=ready is not None)
-    is_passed = all(gate["passed"] for gate in report["gates"])
-    return RunResult(report, directory.path, name, 0 if is_passed else 1)
+            _log_end(reporter, report, exit_code)
+    return RunResult(report, directory.path, name, exit_code)
+
+
+def _log_start(reporter: ProgressReporter, info: dict[str, Any], pipeline: Pipeline, sitting: str) -> None:
+    about = {key: info[key] for key in ("name", "fingerprint", "started_at")}
+    reporter.log("run_started", run=info["run_id"], sitting=sitting, **about, model=pipeline.model.id)
+
+
+def _log_end(reporter: ProgressReporter, report: dict[str, Any], exit_code: int) -> None:
+    for gate in report["gates"]:
+        reporter.log("gate", **gate)
+    figures = {key: report[key] for key in ("rows", "tokens", "prefix_cache_hit_rate", "evaluation")}
+    reporter.log("run_finished", exit_code=exit_code, **figures)
 
 
 def _rows_to_retry(directory: RunDirectory, reporter: ProgressReporter) -> FailedRows:
@@ -121,8 +141,10 @@ def _compute(
     directory: RunDirectory,
     keeper: Keeper,
     run_id: str,
+    sitting: str,
     reporter: ProgressReporter,
     started: float,
+    stop: StopRequest,
 ) -> None:
     """Everything between the checks and the report; what earlier sittings finished is kept."""
     num_workers, num_per_host = count_workers(client, prepared.pipeline.cluster)
@@ -131,20 +153,24 @@ def _compute(
         source=prepared.source,
         model=prepared.model,
         run_id=run_id,
-        sitting=uuid.uuid4().hex[:12],
+        sitting=sitting,
         run_path=str(directory.path.resolve()),
         num_workers=num_workers,
         num_workers_per_host=num_per_host,
     )
     with client.as_current():  # a program may have a client of its own
-        seconds = run_graph(client, job, keeper, reporter, lambda: known_model_cost(prepared))
+        seconds = run_graph(client, job, keeper, reporter, lambda: known_model_cost(prepared), stop)
     directory.remove_half_files()  # of workers that were killed
     Sitting({**seconds, "total": time.perf_counter() - started}).write(directory.sittings, job.sitting)
 
 
 def _write_report(pipeline: Pipeline, directory: RunDirectory, reporter: ProgressReporter) -> dict[str, Any]:
     reporter.update(Progress("report", 0, 3, "files"))
-    facts = collect_facts(directory, pipeline, read_plan(directory.path)[0])
+    if not has_plan(directory.path):
+        reporter.note(f"of {directory.path} only the results were kept; its report stays as it is")
+        return read_report(directory.report)
+    previous = previous_report(pipeline, directory)
+    facts = collect_facts(directory, pipeline, read_plan(directory.path)[0], previous)
     report = build_report(facts)
     write_html(report, facts, directory.path / "report.html")
     write_prometheus(report, directory.path / "metrics.prom")

@@ -80,7 +80,7 @@ def test_run_passes_everything_on(api):
     invoke("run", "rag.yaml", "--set", overrides[0], "--set", overrides[1], "--limit", 5, "--run-dir", "d", "--fresh")
     [(_, args, kwargs)] = api.calls
     assert args == (Path("rag.yaml"),)
-    assert kwargs.pop("reporter") is not None
+    assert kwargs.pop("reporter") is not None and not kwargs.pop("stop").is_set
     assert kwargs == dict(overrides=overrides, limit=5, run_dir="d", fresh=True, retry_failed=False)
 
 
@@ -141,6 +141,51 @@ def test_sigterm_ends_a_run_like_an_interrupt(api):
     assert signal.getsignal(signal.SIGTERM) is before
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_first_signal_asks_a_run_at_work_to_stop_and_the_second_one_stops_it(api, number):
+    seen = []
+
+    def run(*args, stop, **kwargs):
+        with stop.heeded():
+            for _ in range(2):
+                os.kill(os.getpid(), number)
+                seen.append(stop.is_set)
+
+    api.answers["run"] = run
+    outcome = invoke("run", "rag.yaml")
+    assert seen == [True] and outcome.exit_code == 3 and outcome.stderr.startswith("interrupted\n")
+
+
+def test_a_run_that_stopped_as_asked_says_so_and_how_to_go_on(api):
+    api.answers["run"] = errors.StoppedError("stopped as asked: 3 of 9 units are done")
+    outcome = invoke("run", "rag.yaml")
+    assert outcome.exit_code == 3
+    assert outcome.stderr.splitlines()[0] == "stopped as asked: 3 of 9 units are done"
+    assert outcome.stderr.endswith("  batchpaged run rag.yaml\n")
+
+
+def test_a_signal_that_is_ignored_stays_ignored(api):
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        api.answers["run"] = lambda *args, **kwargs: os.kill(os.getpid(), signal.SIGINT) or result()
+        assert invoke("run", "rag.yaml").exit_code == 0
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_all_of_stderr_is_json_on_request(api):
+    def run(*args, reporter, **kwargs):
+        reporter.note("half way")
+        raise errors.UnfinishedError("the disk is full")
+
+    api.answers["run"] = run
+    outcome = invoke("run", "rag.yaml", "--log-format", "json")
+    first, last = map(json.loads, outcome.stderr.splitlines())
+    assert (first["event"], first["message"]) == ("note", "half way")
+    assert (last["event"], last["message"], last["resume"]) == ("ended", "error: the disk is full", "batchpaged run rag.yaml")
+
+
 def test_an_interrupted_plan_has_nothing_to_go_on_with(api):
     api.answers["plan"] = KeyboardInterrupt()
     outcome = invoke("plan", "rag.yaml")
@@ -179,10 +224,16 @@ def test_the_resume_command_holds_only_what_was_given():
     assert resume_command(Path("a.yaml"), (), None, None) == "batchpaged run a.yaml"
 
 
+def test_the_resume_command_holds_no_secret():
+    override = "input.path=https://host/x.parquet?X-Amz-Signature=S3CRET"
+    assert "S3CRET" not in resume_command(Path("a.yaml"), (override, "input.path=s3://KEY:S3CRET@bucket/x"), None, None)
+
+
 @pytest.fixture
 def lines(monkeypatch):
     """What the functions of cli_text make of an answer is theirs to test."""
-    for name in ("plan_lines", "validation_lines", "status_lines", "model_lines", "architecture_lines"):
+    for name in ("plan_lines", "validation_lines", "status_lines", "model_lines", "architecture_lines",
+                 "comparison_lines", "history_lines", "cleaning_lines"):  # fmt: skip
         monkeypatch.setattr(cli_text, name, lambda *given: [f"lines of {given}"])
 
 
@@ -252,7 +303,61 @@ def test_bench_prints_its_lines(api, file):
     assert kwargs == dict(max_tokens=8, limit=9)
 
 
-@pytest.mark.parametrize("command", [[], ["run"], ["plan"], ["validate"], ["status"], ["models"], ["bench"]])
+@pytest.mark.parametrize(
+    ("options", "facts", "exit_code"),
+    [
+        ([], dict(has_changes=True, is_worse=True), 0),
+        (["--fail-on-change"], dict(has_changes=True, is_worse=False), 1),
+        (["--fail-on-change"], dict(has_changes=False, is_worse=True), 0),
+        (["--fail-on-worse"], dict(has_changes=True, is_worse=False), 0),
+        (["--fail-on-worse"], dict(has_changes=False, is_worse=True), 1),
+        (["--fail-on-worse"], dict(is_judged=False), 2),
+        (["--fail-on-change"], dict(result={"rows": None}), 2),
+    ],
+)
+def test_compare_fails_only_on_request(api, lines, options, facts, exit_code):
+    api.answers["compare"] = SimpleNamespace(**{"result": {"rows": {}}, "is_judged": True, **facts})
+    outcome = invoke("compare", "a", "b", *options)
+    assert outcome.exit_code == exit_code
+    wanted = dict(id_column=None, references=None, num_ids=10, with_text=False)
+    assert api.calls == [("compare", (Path("a"), Path("b")), wanted)]
+
+
+def test_history_passes_everything_on(api, lines):
+    api.answers["history"] = []
+    outcome = invoke("history", "runs", "--name", "rag", "--last", 3, "--html", "page.html", "--csv")
+    assert api.calls == [("history", (Path("runs"),), dict(name="rag", last=3, html=Path("page.html")))]
+    assert outcome.stdout == "lines of ([], 'csv', 200)\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "rules"),
+    [
+        (["--keep", "3"], dict(keep=3, min_age=0.0, keep_results=False, delete=False)),
+        (["--older-than", "2d", "--yes"], dict(keep=0, min_age=172_800.0, keep_results=False, delete=True)),
+        (["--older-than", "1w", "--keep-results"], dict(keep=0, min_age=604_800.0, keep_results=True, delete=False)),
+    ],
+)
+def test_clean_is_a_dry_run_unless_told_otherwise(api, lines, options, rules):
+    api.answers["clean"] = SimpleNamespace(errors=[])
+    assert invoke("clean", "runs", *options).exit_code == 0
+    assert api.calls == [("clean", (Path("runs"),), rules)]
+
+
+def test_what_could_not_be_deleted_is_an_exit_code(api, lines):
+    api.answers["clean"] = SimpleNamespace(errors=["runs/a: not deleted"])
+    assert invoke("clean", "runs", "--keep", 1, "--yes").exit_code == 3
+
+
+@pytest.mark.parametrize("options", [[], ["--yes"], ["--older-than", "5"], ["--older-than", "d"], ["--keep", "0"]])
+def test_clean_has_to_be_told_what_may_go(api, options):
+    assert invoke("clean", "runs", *options).exit_code == 2 and api.calls == []
+
+
+COMMANDS = ["run", "plan", "validate", "status", "compare", "history", "clean", "models", "bench"]
+
+
+@pytest.mark.parametrize("command", [[], *([name] for name in COMMANDS)])
 def test_help_teaches_by_example(command):
     outcome = invoke(*command, "--help")
     assert outcome.exit_code == 0 and f"  batchpaged {' '.join(command)}" in outcome.output

@@ -37,13 +37,15 @@ from batchpaged.cluster.unit_ranges import Batch, CompletionSum, UnitRanges
 from batchpaged.cluster.worker_slots import WorkerSlots
 from batchpaged.dataset.sink import assemble
 from batchpaged.dataset.source import refuse_if
-from batchpaged.errors import BatchpagedError, InputError, UnfinishedError
+from batchpaged.errors import BatchpagedError, InputError, StoppedError, UnfinishedError
 from batchpaged.planning.cost import ModelCost, expected_decode_tokens
 from batchpaged.planning.plan_file import has_plan, read_plan
 from batchpaged.planning.planner import Each
 from batchpaged.planning.summary import PlanSummary
 from batchpaged.run.progress import Progress, ProgressReporter
+from batchpaged.run.stopping import StopRequest
 from batchpaged.run.stored import Keeper
+from batchpaged.run.unit_log import log_unit
 
 POLL_SECONDS = 0.5  # how long a display may stand still
 SETTLE_SECONDS = 0.02  # news that come together are taken in together
@@ -51,12 +53,17 @@ NO_WORKER_SECONDS = 300.0  # how long a cluster may be without any
 
 
 def run_graph(
-    client: Client, job: Job, keeper: Keeper, reporter: ProgressReporter, model_cost: Callable[[], ModelCost | None]
+    client: Client,
+    job: Job,
+    keeper: Keeper,
+    reporter: ProgressReporter,
+    model_cost: Callable[[], ModelCost | None],
+    stop: StopRequest,
 ) -> dict[str, float]:
     """Run every stage that is not done yet. -> seconds of the stages; results are in the run directory.
 
     `keeper` is told of plan and units as they are committed.
-    `model_cost` is asked if there is something to plan.
+    `model_cost` is asked if there is something to plan. Raises StoppedError if `stop` is set while units are computed.
     """
     job_future = client.submit(_same, job, pure=False)
     slots = WorkerSlots(job.num_workers)
@@ -67,7 +74,7 @@ def run_graph(
     try:
         summary, times = _plan(client, job, job_future, engines, reporter, model_cost)
         keeper.keep_all()
-        _Inference(client, job, job_future, engines, slots, summary, keeper, reporter).run()
+        _Inference(client, job, job_future, engines, slots, summary, keeper, reporter).run(stop)
     finally:
         _stop_engines(client, job)
     started = time.perf_counter()
@@ -200,19 +207,31 @@ class _Inference:
         self._running: dict[Future, int] = {}  # future -> its unit
         self._news = threading.Event()  # a unit is done, or a worker says how far it is
         self._last_worker_seen = time.monotonic()
+        self._is_ending = False  # asked to stop, and said so
 
-    def run(self) -> None:
+    def run(self, stop: StopRequest) -> None:
         self._client.subscribe_topic(self._job.topic, self._on_sample)
         try:
-            while self._ranges.num_left or self._running:
-                self._look_for_workers()
-                self._hand_out()
-                self._take_in()
-                for line in self._shortages.take():
-                    self._reporter.note(line)
-                self._reporter.update(self._tracker.progress())
+            with stop.heeded():
+                while self._running or (self._ranges.num_left and not stop.is_set):
+                    self._advance(stop)
         finally:
             self._client.unsubscribe_topic(self._job.topic)
+        if stop.is_set:
+            done = sum(map(self._job.directory.is_unit_done, range(self._num_units)))
+            raise StoppedError(f"stopped as asked: {done} of {self._num_units} units are done")
+
+    def _advance(self, stop: StopRequest) -> None:
+        self._look_for_workers()
+        if not stop.is_set:
+            self._hand_out()
+        elif not self._is_ending:
+            self._is_ending = True
+            self._reporter.note(f"stopping once {len(self._running)} units that are at work are done; again stops at once")
+        self._take_in()
+        for line in self._shortages.take():
+            self._reporter.note(line)
+        self._reporter.update(self._tracker.progress())
 
     def _note_earlier_work(self, num_done: int, num_damaged: int, num_units: int) -> None:
         if num_done:
@@ -259,6 +278,7 @@ class _Inference:
         for future in [future for future in self._running if future.done()]:
             unit, facts = self._running.pop(future), _result(future, "inference")
             self._tracker.on_unit(facts)
+            log_unit(self._reporter, self._job.directory, facts)
             self._failures.add(facts.get("num_refused", 0))
             self._ranges.finish(unit, CompletionSum(**facts["completions"]))
             self._keeper.keep(f"units/{self._job.directory.unit_file(unit).name}")

@@ -238,7 +238,14 @@ class Pipeline(Section):
         None, description="Compare completions with reference answers; null: no evaluation"
     )
     gates: Gates = Field(
-        (), description="Conditions on the report, `figure operator number`; if one does not hold the exit code is 1"
+        (),
+        description="Conditions on the report, `figure operator number` or `figure operator previous - number`; if one "
+        "does not hold the exit code is 1",
+    )
+    previous: Text = Field(
+        "auto",
+        description="Run that gates with `previous` compare with: auto (the last good one of this name beside the run "
+        "directory), none, or a run directory or its report.json",
     )
     max_failed_rows: Annotated[int, Field(ge=0)] | None = Field(
         None, description="Failed rows beyond which the run stops, unfinished, with exit code 3; null: it never does"

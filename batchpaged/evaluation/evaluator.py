@@ -56,7 +56,7 @@ class Evaluator:
         if len(lengths) != 1:
             raise ValueError(f"columns of different lengths: {sorted(lengths)}")
         for completion, accepted, status in zip(_values(completions), _values(references), _values(statuses)):
-            self._add_row(None if status in _NO_COMPLETION else completion, _usable(accepted))
+            self._add_row(None if status in _NO_COMPLETION else completion, usable_references(accepted))
 
     def merge(self, other: Evaluator) -> None:
         """Adds another evaluator's rows. Both must have the same metrics."""
@@ -81,7 +81,7 @@ class Evaluator:
                 self._sums[name] += METRICS[name](completion, references)
 
 
-def _usable(accepted: str | Iterable[str | None] | None) -> list[str]:
+def usable_references(accepted: str | Iterable[str | None] | None) -> list[str]:
     """References that say something: null and blank ones do not."""
     candidates = [accepted] if isinstance(accepted, str) else accepted or []
     return [text for text in candidates if text is not None and text.strip()]

@@ -7,6 +7,7 @@ The row table holds no text beyond ids and reasons, so a report can be shared wh
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 
@@ -95,3 +96,5 @@ class RunFacts:
     max_model_len: int
     num_deduplicated: int  # rows that got an equal row's completion
     lost_tokens: dict[str, int]  # LOSS_CAUSES -> prompt tokens
+    references: str | None = None  # column that the completions were compared with
+    previous: dict[str, Any] | None = None  # report of the previous good run, where a gate compares with it

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Any
 
 ABSENT = "–"
 _SUFFIXES = ((1e12, "T"), (1e9, "B"), (1e6, "M"))
@@ -59,6 +60,14 @@ def gate_value(value: float | None) -> str:
     if value is None:
         return ABSENT
     return f"{value:,}" if isinstance(value, int) else f"{value:.6g}"
+
+
+def gate_result(gate: dict[str, Any]) -> str:
+    """0.61, or `0.61, previous 0.63` where the gate compares with the previous good run."""
+    value = gate_value(gate["value"])
+    if "previous" not in gate:
+        return value
+    return f"{value}, no previous" if gate["previous"] is None else f"{value}, previous {gate_value(gate['previous'])}"
 
 
 def plural(number: int, noun: str) -> str:

@@ -5,9 +5,11 @@
     failed_rows <= 0                   the same as rows.failed
     f1 >= 0.6                          a metric the pipeline's `evaluate` asks for
     misses.evicted <= 1000             tokens computed for a cause
+    f1 >= previous - 0.02              against the same figure of the previous good run
+    time.total <= previous * 1.5
 
 They are read before any work, so that a misspelt one costs no night. A gate whose figure is null fails: nothing was
-measured, so nothing was shown to be good.
+measured, so nothing was shown to be good. Where there is no previous figure there is no bound, and any value passes.
 """
 
 from __future__ import annotations
@@ -54,8 +56,10 @@ _OPERATORS: dict[str, Callable[[float, float], bool]] = {
 _GATE = re.compile(
     r"\s*(?P<figure>[A-Za-z_][A-Za-z0-9_.-]*)"
     r"\s*(?P<operator>>=|<=|==|!=|>|<)"
-    r"\s*(?P<bound>[-+]?([0-9][0-9_]*(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?)\s*"
+    r"\s*((?P<bound>[-+]?([0-9][0-9_]*(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?)"
+    r"|previous(\s*(?P<change>[-+*])\s*(?P<by>([0-9][0-9_]*(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?))?)\s*"
 )
+_CHANGES: dict[str, Callable[[float, float], float]] = {"+": operator.add, "-": operator.sub, "*": operator.mul}
 
 
 @dataclass(frozen=True)
@@ -64,11 +68,23 @@ class Gate:
 
     figure: str
     operator: str
-    bound: float
+    number: float  # the bound, or by how much the previous figure is changed to give it
     text: str
+    change: str | None = None  # one of + - *, where the bound comes from the previous run; None: the number is the bound
 
-    def is_passed_by(self, value: float | None) -> bool:
-        return value is not None and _OPERATORS[self.operator](value, self.bound)
+    @property
+    def is_relative(self) -> bool:
+        return self.change is not None
+
+    def bound(self, previous: float | None) -> float | None:
+        """None where there is nothing to compare with."""
+        if self.change is None:
+            return self.number
+        return None if previous is None else _CHANGES[self.change](previous, self.number)
+
+    def is_passed_by(self, value: float | None, previous: float | None = None) -> bool:
+        bound = self.bound(previous)
+        return value is not None and (bound is None or _OPERATORS[self.operator](value, bound))
 
 
 def parse_gate(text: str) -> Gate:
@@ -77,9 +93,12 @@ def parse_gate(text: str) -> Gate:
     if match is None:
         raise ConfigError(
             f"gates: {text!r} is not a condition; write `figure operator number`, for example "
-            f"`prefix_cache_hit_rate >= 0.8`, with one of {' '.join(_OPERATORS)}"
+            f"`prefix_cache_hit_rate >= 0.8`, with one of {' '.join(_OPERATORS)}; the number may be the previous "
+            "run's, for example `f1 >= previous - 0.02` or `time.total <= previous * 1.5`"
         )
-    return Gate(match["figure"], match["operator"], float(match["bound"].replace("_", "")), text.strip())
+    number = float((match["bound"] or match["by"] or "0").replace("_", ""))
+    change = None if match["bound"] else match["change"] or "+"
+    return Gate(match["figure"], match["operator"], number, text.strip(), change)
 
 
 def parse_gates(texts: Iterable[str], metrics: Iterable[str] = ()) -> tuple[Gate, ...]:
@@ -91,11 +110,15 @@ def parse_gates(texts: Iterable[str], metrics: Iterable[str] = ()) -> tuple[Gate
     return gates
 
 
-def check(text: str, report: dict[str, Any]) -> dict[str, Any]:
-    """One entry of the report's `gates`: {gate, value, passed}."""
+def check(text: str, report: dict[str, Any], previous: dict[str, Any] | None = None) -> dict[str, Any]:
+    """One entry of the report's `gates`: {gate, value, passed}, and `previous` where the gate asks for that.
+
+    `previous` is the report of the previous good run.
+    """
     gate = parse_gate(text)
-    value = find_figure(gate.figure, report)
-    return {"gate": gate.text, "value": value, "passed": gate.is_passed_by(value)}
+    value, before = find_figure(gate.figure, report), find_figure(gate.figure, previous or {})
+    entry = {"gate": gate.text, "value": value, "passed": gate.is_passed_by(value, before)}
+    return {**entry, "previous": before} if gate.is_relative else entry
 
 
 def find_figure(figure: str, report: dict[str, Any]) -> float | None:

@@ -12,7 +12,7 @@ from batchpaged.atomic import write_text
 from batchpaged.report.facts import RunFacts
 from batchpaged.report.page import build_page
 
-_FILTERS = ("count", "compact", "rate", "percent", "seconds", "gate_value", "plural", "moment")
+_FILTERS = ("count", "compact", "rate", "percent", "seconds", "gate_result", "plural", "moment")
 
 
 def write_html(report: dict[str, Any], facts: RunFacts, path: Path | str) -> Path:
@@ -24,10 +24,11 @@ def write_html(report: dict[str, Any], facts: RunFacts, path: Path | str) -> Pat
 
 def to_html(report: dict[str, Any], facts: RunFacts) -> str:
     """The page; names, ids and reasons in it are escaped wherever they come from."""
-    return _environment().get_template("report.html.jinja").render(build_page(report, facts))
+    return page_environment().get_template("report.html.jinja").render(build_page(report, facts))
 
 
-def _environment() -> jinja2.Environment:
+def page_environment() -> jinja2.Environment:
+    """Of all pages: everything is escaped, and a name that is misspelt in a template is an error."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
         autoescape=True,

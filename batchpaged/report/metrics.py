@@ -35,9 +35,12 @@ def build_report(facts: RunFacts) -> dict[str, Any]:
         "misses": _misses(tokens, facts.lost_tokens),
         "failures": count_failures(facts.rows),
         "finish_reasons": totals.finish_reasons,
+        "references": facts.references,
+        "previous": _previous(facts.previous),
     }
     report = _finite(report)
-    return {**report, "gates": [check(gate, report) for gate in (*facts.gates, *_implied_gates(report))]}
+    gates = (*facts.gates, *_implied_gates(report))
+    return {**report, "gates": [check(gate, report, facts.previous) for gate in gates]}
 
 
 def _implied_gates(report: dict[str, Any]) -> list[str]:
@@ -66,6 +69,11 @@ def _run(facts: RunFacts) -> dict[str, Any]:
         "started_at": facts.started_at,
         "finished_at": facts.finished_at,
     }
+
+
+def _previous(report: dict[str, Any] | None) -> dict[str, str] | None:
+    """Which run the gates compared with."""
+    return None if report is None else {key: report["run"][key] for key in ("id", "finished_at")}
 
 
 def _rows(facts: RunFacts, totals: RowTotals) -> dict[str, int]:

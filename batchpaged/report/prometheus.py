@@ -28,9 +28,9 @@ class Family:
 
 
 def write_prometheus(report: dict[str, Any], path: Path | str) -> Path:
-    """Writes the metrics atomically and returns their path."""
+    """Writes the metrics atomically, for everyone to read, since the collector is another user; returns their path."""
     path = Path(path)
-    write_text(path, to_prometheus(report))
+    write_text(path, to_prometheus(report), mode=0o644)
     return path
 
 

@@ -22,6 +22,15 @@ def nice_scale(highest: float, whole: bool = False, num_steps: int = 4) -> tuple
     return count * step, tuple(i * step for i in range(count + 1))
 
 
+def nice_range(low: float, high: float, num_steps: int = 4) -> tuple[float, float, tuple[float, ...]]:
+    """Bottom and top of an axis for shares from `low` to `high`, which need not begin at zero, and its ticks."""
+    spread = max(high - low, 0.02)
+    step = _round_step(spread / num_steps)
+    last = max(1, math.ceil(high / step - 1e-9))
+    first = max(0, min(math.floor(low / step - 0.1), last - 1))  # a line on the axis would look like zero
+    return first * step, last * step, tuple(i * step for i in range(first, last + 1))
+
+
 def time_ticks(end: float, most: int = 6) -> tuple[tuple[float, str], ...]:
     """(seconds, label) from zero to `end`; at most `most` after the first."""
     step = _time_step(end, most)

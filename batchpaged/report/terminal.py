@@ -142,7 +142,7 @@ def _evaluation(evaluation: dict[str, float | None], marks: _Marks) -> Text:
 
 def _gate(gate: dict[str, Any], marks: _Marks) -> Text:
     text = Text(f"{marks.passed} " if gate["passed"] else f"{marks.failed} ", "green" if gate["passed"] else "bold red")
-    return text.append(gate["gate"], "").append(f"  {fmt.gate_value(gate['value'])}", "dim")
+    return text.append(gate["gate"], "").append(f"  {fmt.gate_result(gate)}", "dim")
 
 
 def _failures(report: dict[str, Any]) -> Iterator[tuple[str, Text]]:

@@ -35,8 +35,13 @@ class Sitting:
         write_text(folder / f"{name}.json", json.dumps(self.seconds))
 
 
-def collect_facts(directory: RunDirectory, pipeline: Pipeline, summary: PlanSummary) -> RunFacts:
-    """Reads every unit's results (no completions) and facts, and the output for the evaluation."""
+def collect_facts(
+    directory: RunDirectory, pipeline: Pipeline, summary: PlanSummary, previous: dict[str, Any] | None = None
+) -> RunFacts:
+    """Reads every unit's results (no completions) and facts, and the output for the evaluation.
+
+    `previous`: report of the previous good run, if gates compare with it.
+    """
     info = directory.info()
     units = all_facts([read_unit_facts(directory.unit_file(unit)) for unit in range(summary.num_units)])
     computed = [unit for unit in units if "session" in unit]
@@ -59,6 +64,8 @@ def collect_facts(directory: RunDirectory, pipeline: Pipeline, summary: PlanSumm
         max_model_len=pipeline.model.max_model_len,
         num_deduplicated=sum(unit["num_deduplicated"] for unit in computed),
         lost_tokens=lost_tokens(computed),
+        references=pipeline.evaluate.references if pipeline.evaluate else None,
+        previous=previous,
     )
 
 

@@ -5,7 +5,9 @@
     plan/, plan.json     prompts in planned order, cut into units
     units/               finished units, one file each, published by rename: nothing else marks a unit as done
     output/              the result, `_SUCCESS` last
+    previous.json        report of the previous good run, if a gate compares with it
     report.json .html, metrics.prom
+    log.jsonl            what happened, one JSON object a line
     lock, owner.json     held by the process that runs it
 """
 
@@ -33,6 +35,7 @@ FORMAT = 1
 OWN_NAMES = {
     "run.json", "documents", "documents.parquet", "prompts", "plan", "plan.json", "units", "output",
     ".output.tmp", ".output.old", "report.json", "report.html", "metrics.prom", "lock", "owner.json", "sittings",
+    "previous.json", "log.jsonl",
 }  # fmt: skip
 
 
@@ -46,6 +49,7 @@ class RunDirectory:
         self.output = self.path / "output"
         self.sittings = self.path / "sittings"
         self.report = self.path / "report.json"
+        self.log = self.path / "log.jsonl"
 
     @property
     def exists(self) -> bool:
@@ -153,6 +157,10 @@ class RunDirectory:
             with self._refusing():
                 write_text(self.path / "owner.json", json.dumps(owner))
             yield
+
+    def claim(self) -> AbstractContextManager:
+        """The lock, of a directory that is there, for work on it that is no run. Raises RunDirectoryError if it is held."""
+        return self._acquire()
 
     def _acquire(self) -> AbstractContextManager:
         try:

@@ -28,7 +28,7 @@ class FailedRows:
 def find_failed_rows(directory: RunDirectory, num_units: int) -> FailedRows:
     units, num_retried, num_without_prompt = [], 0, 0
     for unit in filter(directory.is_unit_done, range(num_units)):
-        failed = _read_failed(directory.unit_file(unit), ["prompt_tokens"])
+        failed = read_failed(directory.unit_file(unit), ["prompt_tokens"])
         num_here = len(failed) - failed["prompt_tokens"].null_count
         units += [unit] if num_here else []
         num_retried += num_here
@@ -36,7 +36,7 @@ def find_failed_rows(directory: RunDirectory, num_units: int) -> FailedRows:
     return FailedRows(tuple(units), num_retried, num_without_prompt)
 
 
-def _read_failed(path: Path, columns: Sequence[str]) -> pa.Table:
+def read_failed(path: Path, columns: Sequence[str]) -> pa.Table:
     try:
         return pq.read_table(path, columns=list(columns), filters=_FAILED, partitioning=None)
     except pa.ArrowException as error:
@@ -65,8 +65,8 @@ def all_facts(units: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 def most_frequent_reasons(directory: RunDirectory, num_reasons: int) -> list[str]:
     """`12 rows: prompt.user, line 1: question is null`, of the prompts that could not be made and of finished units."""
     columns = ["status", "error"]
-    prompts = [_read_failed(path, columns) for path in sorted(directory.prompts.glob("part-*.parquet"))]
-    units = [_read_failed(path, [*columns, "prompt_tokens"]) for path in sorted(directory.units.glob("unit-*.parquet"))]
+    prompts = [read_failed(path, columns) for path in sorted(directory.prompts.glob("part-*.parquet"))]
+    units = [read_failed(path, [*columns, "prompt_tokens"]) for path in sorted(directory.units.glob("unit-*.parquet"))]
     refused = [unit.filter(pc.is_valid(unit["prompt_tokens"])).select(columns) for unit in units]
     counts = count_failures(pa.concat_tables([*prompts, *refused]))
     return [f"{number} row{'s' * (number > 1)}: {reason}" for reason, number in list(counts.items())[:num_reasons]]

@@ -46,6 +46,9 @@ class ProgressReporter(Protocol):
     def note(self, message: str) -> None:
         """Shows a line that stays."""
 
+    def log(self, event: str, **fields: object) -> None:
+        """A fact for a log, JSON-able; a display shows nothing of it."""
+
     def close(self) -> None:
         """Ends the display; may be called more than once, nothing is shown afterwards."""
 
@@ -59,12 +62,15 @@ class NullReporter:
     def note(self, message: str) -> None:
         pass
 
+    def log(self, event: str, **fields: object) -> None:
+        pass
+
     def close(self) -> None:
         pass
 
 
-class _Outlet:
-    """The stream, until a write fails because the reader or the terminal is gone; then it takes and forgets."""
+class Outlet:
+    """A stream, until a write fails because the reader or the terminal is gone; then it takes and forgets."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -89,23 +95,39 @@ class _Outlet:
         return getattr(self._stream, name)
 
 
-class PlainReporter:
-    """Lines for logs: one when a stage begins, one when it is done, in between one each few seconds at most."""
+class Pace:
+    """When a line of a log is due: as a stage begins and as it is done, in between one each few seconds at most."""
 
-    def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
-        self._outlet = _Outlet(stream)
-        self._is_open = True
-        self._clock = clock
-        self._started = clock()
-        self._stage: str | None = None
-        self._shown: Progress | None = None  # the last one written
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock, self._started = clock, clock()
+        self._shown: Progress | None = None  # the last one that was due
         self._next_line = 0.0  # seconds since the start
 
+    def elapsed(self) -> float:
+        return self._clock() - self._started
+
+    def is_due(self, progress: Progress) -> bool:
+        """If so, it counts as written."""
+        is_new = self._shown is None or progress.stage != self._shown.stage
+        is_end = progress.is_complete and (is_new or not self._shown.is_complete)
+        if not (is_new or is_end or self.elapsed() >= self._next_line):
+            return False
+        self._shown = progress
+        self._next_line = self.elapsed() + min(LONGEST_INTERVAL, max(FIRST_INTERVAL, GROWTH * self.elapsed()))
+        return True
+
+
+class PlainReporter(NullReporter):
+    """Lines for logs that people read."""
+
+    def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
+        self._outlet = Outlet(stream)
+        self._is_open = True
+        self._pace = Pace(clock)
+
     def update(self, progress: Progress) -> None:
-        is_new = progress.stage != self._stage
-        is_end = progress.is_complete and not (self._shown and self._shown.is_complete and not is_new)
-        if is_new or is_end or self._elapsed() >= self._next_line:
-            self._show(progress)
+        if self._pace.is_due(progress):
+            self._write(f"{progress.stage}: {', '.join(describe(progress))}")
 
     def note(self, message: str) -> None:
         self._write(message)
@@ -113,28 +135,19 @@ class PlainReporter:
     def close(self) -> None:
         self._is_open = False
 
-    def _show(self, progress: Progress) -> None:
-        self._stage, self._shown = progress.stage, progress
-        interval = min(LONGEST_INTERVAL, max(FIRST_INTERVAL, GROWTH * self._elapsed()))
-        self._next_line = self._elapsed() + interval
-        self._write(f"{progress.stage}: {', '.join(describe(progress))}")
-
-    def _elapsed(self) -> float:
-        return self._clock() - self._started
-
     def _write(self, line: str) -> None:
         if self._is_open:
-            self._outlet.write(f"[{duration(self._elapsed()):>8}] {line}\n")
+            self._outlet.write(f"[{duration(self._pace.elapsed()):>8}] {line}\n")
             self._outlet.flush()
 
 
-class RichReporter:
+class RichReporter(NullReporter):
     """One live line with a bar; each finished stage leaves one line behind."""
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
         from rich.console import Console
 
-        self._console = Console(file=_Outlet(stream))
+        self._console = Console(file=Outlet(stream))
         self._clock = clock
         self._last: Progress | None = None
         self._began = 0.0  # when the current stage did

@@ -60,8 +60,9 @@ class Inference(graph._Inference):
         batch = Batch(max_sequences=10**6, max_tokens=(depth - 0.5) * 100.0 / STEPS_AHEAD)  # so many units are enough
         self._ranges, self._slots = UnitRanges(units, num_slots, 1.0, batch), WorkerSlots(num_slots)
         self._running, self._sent, self._engines = {}, {}, []
+        self._job = SimpleNamespace(directory=None)
         self._client = SimpleNamespace(scheduler_info=lambda n_workers: {"workers": self.workers})
-        self._reporter = SimpleNamespace(note=self.notes.append)
+        self._reporter = SimpleNamespace(note=self.notes.append, log=lambda event, **fields: None)
         self.open_rows = {}
         self._tracker = SimpleNamespace(
             on_unit=self.finished.append, open_rows=lambda address: self.open_rows.get(address, OpenRows(0, 0))
@@ -93,7 +94,7 @@ class FakeFuture:
         return self.is_done
 
     def result(self):
-        return {"unit": self.unit, "completions": {"num_rows": ROWS_PER_UNIT, "num_tokens": ROWS_PER_UNIT}}
+        return {"unit": self.unit, "num_rows": ROWS_PER_UNIT, "completions": {"num_rows": ROWS_PER_UNIT, "num_tokens": ROWS_PER_UNIT}}
 
 
 def named(**names):

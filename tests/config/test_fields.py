@@ -37,6 +37,7 @@ DEFAULTS = {
     "sampling.logprobs": None,
     "evaluate": None,
     "gates": (),
+    "previous": "auto",
     "cluster.scheduler": None,
     "cluster.workers": "auto",
 }

@@ -17,7 +17,7 @@ UNKNOWN = [
     ("model.enable_prefix_caching", "did you mean engine.prefix_cache?"),
     ("input.id", "did you mean input.id_column?"),
     ("model.zzz", "valid here: id, revision, dtype, max_model_len"),
-    ("zzz", "valid here: name, input, prompt, model, engine, sampling, evaluate, gates, max_failed_rows, cluster, output"),
+    ("zzz", "valid here: name, input, prompt, model, engine, sampling, evaluate, gates, previous, max_failed_rows, cluster, output"),
 ]
 
 

@@ -98,3 +98,13 @@ def test_what_has_no_value_is_left_out(tmp_path: Path) -> None:
     for name in ("evaluation", "rows_per_second", "time_seconds", "last_finished", "gate_passed"):
         assert f"batchpaged_{name}" not in text
     assert "None" not in text and "nan" not in text
+
+
+def test_the_collector_may_read_the_metrics_whatever_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        metrics = write_prometheus(build_report(make_facts()), tmp_path / "metrics.prom")
+        report = write_json(build_report(make_facts()), tmp_path / "report.json")
+    finally:
+        os.umask(before)
+    assert (metrics.stat().st_mode & 0o777, report.stat().st_mode & 0o777) == (0o644, 0o600)

@@ -36,6 +36,12 @@ def test_numbers(function, value: float, expected: str) -> None:
     assert function(value) == expected
 
 
+def test_a_gate_shows_what_it_compared() -> None:
+    assert fmt.gate_result({"value": 0.5}) == "0.5"
+    assert fmt.gate_result({"value": 0.5, "previous": 0.625}) == "0.5, previous 0.625"
+    assert fmt.gate_result({"value": None, "previous": None}) == "–, no previous"
+
+
 @pytest.mark.parametrize("function", [fmt.count, fmt.compact, fmt.rate, fmt.percent, fmt.seconds, fmt.gate_value])
 def test_what_is_absent_is_a_dash(function) -> None:
     assert function(None) == "–"

@@ -49,6 +49,33 @@ def test_gates_compare_figures(text: str, value: float, passed: bool) -> None:
     assert check(text, build_report(make_facts())) == {"gate": text.strip(), "value": value, "passed": passed}
 
 
+@pytest.mark.parametrize(
+    ("text", "before", "passed"),
+    [
+        ("f1 >= previous", 0.625, True),
+        ("f1 > previous", 0.625, False),
+        ("f1 >= previous - 0.02", 0.64, True),
+        ("f1>=previous-.01", 0.64, False),
+        ("f1 <= previous + 1e-2", 0.62, True),
+        (" f1 >= previous * 0.9 ", 0.7, False),
+        ("f1 >= previous", None, True),
+    ],
+)
+def test_gates_compare_with_the_previous_run(text: str, before: float | None, passed: bool) -> None:
+    parse_gates([text], ["f1"])
+    previous = build_report(make_facts(evaluation={"f1": before}))
+    entry = {"gate": text.strip(), "value": 0.625, "passed": passed, "previous": before}
+    assert check(text, build_report(make_facts()), previous) == entry
+
+
+def test_without_a_previous_run_any_value_passes_but_none_is_no_value() -> None:
+    report = build_report(make_facts(evaluation={"f1": None}))
+    assert check("failed_rows <= previous", report) == {
+        "gate": "failed_rows <= previous", "value": 1, "passed": True, "previous": None
+    }  # fmt: skip
+    assert not check("f1 >= previous", report)["passed"]
+
+
 @pytest.mark.parametrize("sign", [">=", "<=", "==", "!=", ">", "<"])
 def test_a_gate_without_a_value_fails(sign: str) -> None:
     report = build_report(make_facts(evaluation={"f1": None}))
@@ -91,6 +118,12 @@ WRITTEN_WRONG = [
     "f1 >= 0.5 extra",
     "f1 >= 1e",
     "f1 > --1",
+    "f1 >= previous -",
+    "f1 >= previous - -0.1",
+    "f1 >= previous / 2",
+    "f1 >= 0.9 * previous",
+    "f1 >= previous0.1",
+    "f1 >= Previous",
 ]
 
 
@@ -100,7 +133,7 @@ def test_what_is_not_a_condition_is_refused(text: str) -> None:
         parse_gate(text)
 
 
-@pytest.mark.parametrize("text", [*WRITTEN_WRONG, "f1 >= 1_", "a.b-c < .5e+3", "f1 == 1.", "é > 1", "f1 > ١"])
+@pytest.mark.parametrize("text", [*WRITTEN_WRONG, "f1 >= 1_", "a.b-c < .5e+3", "f1 == 1.", "é > 1", "f1 > ١", "a > previous*1_0.5", "f1 > previous"])
 def test_the_pipeline_file_accepts_the_same_conditions(text: str) -> None:
     def accepts(read: Any) -> bool:
         try:

@@ -32,6 +32,8 @@ CONTRACT = {
     "misses": None,
     "failures": None,
     "finish_reasons": None,
+    "references": None,
+    "previous": None,
 }
 
 

@@ -32,6 +32,7 @@ def identity(model_identity="m", files=FILES, **sections):
         {"cluster": {"workers": 3}},
         {"output": {"path": "runs/y"}},
         {"name": "another"},
+        {"previous": "none"},
     ],
 )
 def test_what_does_not_decide_completions_may_change(sections):
@@ -87,3 +88,14 @@ def test_the_order_of_keys_does_not_matter(mapping):
 def test_different_values_have_different_fingerprints(a, b):
     same = json.dumps(a, sort_keys=True) == json.dumps(b, sort_keys=True)
     assert (fingerprint({"x": a}) == fingerprint({"x": b})) == same
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_no_key_or_signature_of_an_input_is_kept_and_another_one_makes_no_other_run(many):
+    def of(secret):
+        path = f"s3://KEY:{secret}@bucket/x.parquet?token={secret}"
+        return identity(input={"path": [path, "/data"] if many else path})
+
+    first, second = of("S3CRET"), of("0THER")
+    assert "S3CRET" not in json.dumps(first) and fingerprint(first) == fingerprint(second)
+    assert changes(first, second) == []

@@ -1,0 +1,195 @@
+"""Two runs side by side: rows whose completions changed, metrics with confidence intervals, reuse, speed.
+
+The result is plain JSON types; it holds row ids and never a prompt. Completions are in it only if they are asked for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from batchpaged.errors import InputError
+from batchpaged.evaluation.squad import METRICS
+from batchpaged.past.intervals import estimate_mean
+from batchpaged.past.output import OutputRows, read_output, read_texts
+from batchpaged.past.sides import Side, read_side
+from batchpaged.report.gates import find_figure
+from batchpaged.run.fingerprint import changes
+
+NUM_IDS = 10  # of each kind, unless told otherwise
+FIGURES = (
+    "prefix_cache_hit_rate",
+    "prefix_cache_hit_rate_ceiling",
+    "reuse_efficiency",
+    "rows.failed",
+    "tokens.prompt",
+    "tokens.completion",
+    "throughput.rows_per_s",
+    "throughput.prompt_tokens_per_s",
+    "throughput.completion_tokens_per_s",
+    "time.infer",
+    "time.total",
+    "gpu_cache_usage_perc.peak",
+    "num_preemption",
+)
+
+
+@dataclass(frozen=True)
+class Matched:
+    """Rows of both runs. `a` and `b`: places of the rows that both have, in the order of `b`."""
+
+    a: np.ndarray
+    b: np.ndarray
+    only_a: np.ndarray
+    only_b: np.ndarray
+
+
+def compare_runs(
+    a: Path | str,
+    b: Path | str,
+    id_column: str | None = None,
+    references: str | None = None,
+    num_ids: int = NUM_IDS,
+    with_text: bool = False,
+) -> dict[str, Any]:
+    """`a` is the run before, `b` the one after. Each is a run directory, an output folder or a report.json.
+
+    `id_column` and `references` stand in for what the runs say of themselves; at most `num_ids` row ids of each kind are
+    listed, with their completions if asked. Raises RunDirectoryError or InputError.
+    """
+    sides = read_side(a), read_side(b)
+    result = {
+        "a": _describe(sides[0]),
+        "b": _describe(sides[1]),
+        "settings": _changed_settings(*sides),
+        "figures": _figures(*sides),
+    }
+    if sides[0].output is None or sides[1].output is None:
+        return {**result, "rows": None, "ids": None, "texts": None, "metrics": _reported_metrics(*sides)}
+    column = _common_id_column(sides, id_column)
+    outputs = tuple(_read(side, column, references) for side in sides)
+    matched = _match(*outputs)
+    kinds = _kinds_of_rows(*outputs, matched)
+    ids = {kind: [] if places is None else _ids(places, num_ids) for kind, places in kinds.items()}
+    return {
+        **result,
+        "rows": _row_counts(*outputs, matched, kinds, column),
+        "ids": ids,
+        "texts": _texts(sides, column, ids["changed"]) if with_text else None,
+        "metrics": _metrics(*outputs, matched),
+    }
+
+
+def _describe(side: Side) -> dict[str, str | None]:
+    run = (side.report or {}).get("run", {})
+    return {"path": str(side.path), **{key: run.get(key) for key in ("id", "name", "model", "device", "finished_at")}}
+
+
+def _changed_settings(a: Side, b: Side) -> list[str]:
+    """What of input, prompt, model and sampling differs; templates only by name."""
+    return changes(a.info["identity"], b.info["identity"]) if a.info and b.info else []
+
+
+def _figures(a: Side, b: Side) -> dict[str, dict[str, float | None]]:
+    found = {}
+    for name in FIGURES:
+        before, after = (find_figure(name, side.report or {}) for side in (a, b))
+        change = None if before is None or after is None else after - before
+        found[name] = {"a": before, "b": after, "change": change}
+    return found
+
+
+# --- rows ---
+
+
+def _common_id_column(sides: tuple[Side, Side], given: str | None) -> str | None:
+    first, second = (given or side.id_column for side in sides)
+    if first != second:
+        names = " and ".join(f"column {name!r}" if name else "position" for name in (first, second))
+        raise InputError(f"the runs tell their rows apart by {names}; give a column that both have with --id")
+    return first
+
+
+def _read(side: Side, id_column: str | None, references: str | None) -> OutputRows:
+    metrics = [name for name in METRICS if references is not None or name in side.evaluation]
+    return read_output(side.output, id_column, references or side.references, metrics)
+
+
+def _match(a: OutputRows, b: OutputRows) -> Matched:
+    places = pc.index_in(b.ids, value_set=a.ids)  # of each row of b in a
+    in_both = np.asarray(pc.is_valid(places))
+    found = np.asarray(places.drop_null()).astype(np.int64)
+    is_only_a = np.ones(len(a), dtype=bool)
+    is_only_a[found] = False
+    return Matched(found, np.flatnonzero(in_both), np.flatnonzero(is_only_a), np.flatnonzero(~in_both))
+
+
+def _kinds_of_rows(a: OutputRows, b: OutputRows, rows: Matched) -> dict[str, tuple[pa.Array, np.ndarray] | None]:
+    """Kind -> (ids of a run, places of its rows); None where the outputs do not tell."""
+    has_changed = a.completions[rows.a] != b.completions[rows.b]
+    had_failed, has_failed = a.is_failed[rows.a], b.is_failed[rows.b]
+    has_prompts = a.prompts is not None and b.prompts is not None
+    same_prompt = a.prompts[rows.a] == b.prompts[rows.b] if has_prompts else None
+
+    def of_b(chosen: np.ndarray) -> tuple[pa.Array, np.ndarray]:
+        return b.ids, rows.b[chosen]
+
+    return {
+        "changed": of_b(has_changed),
+        "changed_same_prompt": of_b(has_changed & same_prompt) if has_prompts else None,
+        "prompt_changed": of_b(~same_prompt) if has_prompts else None,
+        "newly_failed": of_b(has_failed & ~had_failed),
+        "no_longer_failed": of_b(had_failed & ~has_failed),
+        "only_a": (a.ids, rows.only_a),
+        "only_b": (b.ids, rows.only_b),
+    }
+
+
+def _ids(kind: tuple[pa.Array, np.ndarray], most: int) -> list[str]:
+    ids, places = kind
+    return ids.take(pa.array(places[:most])).to_pylist()
+
+
+def _row_counts(a: OutputRows, b: OutputRows, rows: Matched, kinds: dict, column: str | None) -> dict[str, Any]:
+    counts = {kind: None if found is None else len(found[1]) for kind, found in kinds.items()}
+    return {"matched_by": column, "a": len(a), "b": len(b), "both": len(rows.b), **counts}
+
+
+def _texts(sides: tuple[Side, Side], column: str | None, ids: list[str]) -> dict[str, dict[str, str | None]]:
+    before, after = (read_texts(side.output, column, set(ids)) for side in sides)
+    return {key: {"a": before.get(key), "b": after.get(key)} for key in ids}
+
+
+# --- metrics ---
+
+
+def _metrics(a: OutputRows, b: OutputRows, rows: Matched) -> dict[str, dict[str, Any]]:
+    return {name: _metric(a.scores[name], b.scores[name], rows) for name in a.scores if name in b.scores}
+
+
+def _metric(a: np.ndarray, b: np.ndarray, rows: Matched) -> dict[str, Any]:
+    """Means over each run's rows with references; the difference row by row, over those that both have."""
+    differences = b[rows.b] - a[rows.a]
+    differences = differences[~np.isnan(differences)]
+    change = estimate_mean(differences)
+    verdict = "unclear" if change is None or not change.is_clear else "better" if change.mean > 0 else "worse"
+    found = {"a": estimate_mean(a[~np.isnan(a)]), "b": estimate_mean(b[~np.isnan(b)]), "change": change}
+    as_json = {key: None if item is None else asdict(item) for key, item in found.items()}
+    return {**as_json, "num_rows": len(differences), "verdict": verdict}
+
+
+def _reported_metrics(a: Side, b: Side) -> dict[str, dict[str, Any]]:
+    """Of reports alone: means without intervals, and no verdict."""
+    unknown = {"change": None, "num_rows": None, "verdict": "unclear"}
+    names = [name for name in a.evaluation if name in b.evaluation]
+    return {name: {"a": _mean_alone(a, name), "b": _mean_alone(b, name), **unknown} for name in names}
+
+
+def _mean_alone(side: Side, name: str) -> dict[str, float | None] | None:
+    mean = side.evaluation[name]
+    return None if mean is None else {"mean": mean, "low": None, "high": None}

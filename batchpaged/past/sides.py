@@ -1,0 +1,62 @@
+"""What a comparison is given: a run directory, its output folder, or a report.json."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from batchpaged.errors import RunDirectoryError
+from batchpaged.evaluation.evaluator import NUM_EVALUATED
+from batchpaged.past.runs import read_report
+from batchpaged.run.directory import RunDirectory
+
+
+@dataclass(frozen=True)
+class Side:
+    path: Path  # as given
+    report: dict[str, Any] | None  # None: an output folder on its own
+    info: dict[str, Any] | None  # run.json; None where there is none
+    output: Path | None  # None: a report on its own
+
+    @property
+    def id_column(self) -> str | None:
+        """Column of row ids; None: a row's position is its id."""
+        section = (self.info or {"identity": {"pipeline": {}}})["identity"]["pipeline"].get("input") or {}
+        return section.get("id_column")
+
+    @property
+    def references(self) -> str | None:
+        return (self.report or {}).get("references")
+
+    @property
+    def evaluation(self) -> dict[str, float | None]:
+        """Metric -> mean, as reported."""
+        reported = (self.report or {}).get("evaluation") or {}
+        return {name: value for name, value in reported.items() if name != NUM_EVALUATED}
+
+
+def read_side(path: Path | str) -> Side:
+    """Raises RunDirectoryError if it is none of the three."""
+    path = Path(path)
+    if path.is_file():
+        return _of_run(path, path.parent) if _is_run(path.parent) else Side(path, read_report(path), None, None)
+    if not path.is_dir():
+        raise RunDirectoryError(f"{path}: no such file or folder; give a run directory, its output folder or report.json")
+    if _is_run(path):
+        return _of_run(path, path)
+    if path.name == "output" and _is_run(path.resolve().parent):
+        return _of_run(path, path.resolve().parent)
+    if any(path.glob("*.parquet")):
+        return Side(path, None, None, path)
+    raise RunDirectoryError(f"{path} is neither a run directory nor a folder with output (*.parquet)")
+
+
+def _is_run(path: Path) -> bool:
+    return (path / "run.json").is_file()
+
+
+def _of_run(given: Path, path: Path) -> Side:
+    directory = RunDirectory(path)
+    has_output = (directory.output / "_SUCCESS").exists()
+    return Side(given, read_report(directory.report), directory.info(), directory.output if has_output else None)
