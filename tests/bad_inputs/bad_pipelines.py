@@ -73,7 +73,7 @@ FILES: dict[str, tuple[str | bytes, tuple[str, ...]]] = {
     "failed-rows-in-percent": (with_sections(max_failed_rows="5%"), ("max_failed_rows = '5%'", ">= 0")),
     "allow-in-words": (with_sections(prompt="{user: a, allow_special_tokens: always}"), ("true or false",)),
     "several-completions": (with_sections(sampling="{n: 2}"), ("sampling.n", "must be 1")),
-    "object-store-as-output": (with_sections(output="{path: s3://bucket/x}"), ("output.path",)),
+    "credentials-in-output": (with_sections(output="{path: 's3://user:secret@bucket/x'}"), ("output.path",)),
     # keys that do not go together
     "no-prompt-source": (with_sections(prompt="{}"), ("exactly one of",)),
     "two-prompt-sources": (with_sections(prompt="{user: a, text_column: b}"), ("user and text_column",)),
