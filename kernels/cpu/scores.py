@@ -19,7 +19,7 @@ def score_panel(query, keys, blocks, places, group, tiles, scaling, scores, head
         for i in range(4):
             at[i] = _key_place(keys, blocks, group, min(chunk // width + i, num_vectors - 1), block_size, width)
             ahead[i] = _key_place(keys, blocks, group, min(chunk // width + 4 + i, num_vectors - 1), block_size, width)
-        turn, num_turns = 0, tiles.shape[0]
+        turn, num_turns = 0, tiles.shape[0]  # the first four tiles share out asking memory for the next chunk
         for tile in range(tiles.shape[0]):
             if tiles[tile, 0] < chunk + step and chunk < tiles[tile, 1]:
                 _score_tile(

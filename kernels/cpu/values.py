@@ -21,7 +21,7 @@ def add_values(weights, values, blocks, group, tiles, sums, value_dim, block_siz
     first_block, end_block = first // block_size, (end + block_size - 1) // block_size
     for column in range(0, num_by_four, step):
         for block in range(first_block, end_block, num_blocks):
-            turn = 0
+            turn = 0  # as in score_panel
             for tile in range(tiles.shape[0]):
                 start, stop = max(block, tiles[tile, 0] // block_size), min((block + num_blocks) * block_size, tiles[tile, 1])
                 if start * block_size < stop:

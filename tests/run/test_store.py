@@ -6,19 +6,13 @@ import socket
 import threading
 
 import pytest
-from s3_server import BUCKET, serving
+from s3_server import BUCKET
 
 from batchpaged.errors import RunDirectoryError, UnfinishedError
 from batchpaged.run import store_lock
 from batchpaged.run.store import StoreError, open_store
 
 MULTIPART = 11 << 20  # bytes; more than one request
-
-
-@pytest.fixture(scope="module")
-def server():
-    with serving() as server:
-        yield server
 
 
 @pytest.fixture

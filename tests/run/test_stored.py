@@ -3,7 +3,7 @@
 import shutil
 
 import pytest
-from s3_server import BUCKET, serving
+from s3_server import BUCKET
 
 from batchpaged.errors import RunDirectoryError
 from batchpaged.run import store_lock, stored
@@ -11,12 +11,6 @@ from batchpaged.run.outline import check_free, outline
 
 IDENTITY = {"pipeline": {}, "model": "m", "input": []}
 OTHER = {**IDENTITY, "model": "n"}
-
-
-@pytest.fixture(scope="module")
-def server():
-    with serving() as server:
-        yield server
 
 
 @pytest.fixture
