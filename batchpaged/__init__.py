@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from batchpaged.api import PlanReport, RunResult, RunStatus, Validation, plan, status, validate
     from batchpaged.errors import BatchpagedError, RefusedError, UnfinishedError
     from batchpaged.generation import Generation, generate
+    from batchpaged.sizing.size import kv_cache_bytes
 
 # Where each public name lives; imported on first use, because torch and transformers take seconds.
 _HOMES = {
@@ -24,6 +25,7 @@ _HOMES = {
     "UnfinishedError": "batchpaged.errors",
     "Validation": "batchpaged.api",
     "generate": "batchpaged.generation",
+    "kv_cache_bytes": "batchpaged.sizing.size",
     "plan": "batchpaged.api",
     "status": "batchpaged.api",
     "validate": "batchpaged.api",

@@ -20,6 +20,7 @@ from batchpaged.run.progress import NullReporter, ProgressReporter
 from batchpaged.run.stopping import StopRequest
 from batchpaged.runner import RunResult, run_pipeline
 from batchpaged.simulation.request import SimulationRequest
+from batchpaged.sizing.size import ModelSize, size_model
 
 if TYPE_CHECKING:
     from batchpaged.bench import BenchResult
@@ -202,6 +203,11 @@ def clean(
 def models() -> tuple[ModelInfo, ...]:
     """The model aliases and where each is on this machine."""
     return list_models()
+
+
+def size(model: Path | str, **options: Any) -> ModelSize:
+    """What a model takes of a GPU's memory; options as of `size_model`. Raises ModelError or ConfigError."""
+    return size_model(model, **options)
 
 
 def bench(

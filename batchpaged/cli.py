@@ -17,6 +17,7 @@ import click
 
 from batchpaged.cli_output import NOT_FINISHED, say, width
 from batchpaged.cli_past import clean, compare, history
+from batchpaged.cli_size import size
 from batchpaged.errors import BatchpagedError, RefusedError, StoppedError
 
 if TYPE_CHECKING:
@@ -310,7 +311,7 @@ def status(target: str) -> None:
     say(status_lines(api.status(run_dir)))
 
 
-for command in (compare, history, clean):
+for command in (compare, history, clean, size):
     cli.add_command(command)
 
 

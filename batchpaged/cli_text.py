@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from batchpaged.api import Cleaning, Comparison, ModelInfo, PlanReport, RunStatus, Validation
+    from batchpaged.api import Cleaning, Comparison, ModelInfo, ModelSize, PlanReport, RunStatus, Validation
 
 STATE_ADVICE = {
     "running": "at work",
@@ -170,6 +170,12 @@ def cleaning_lines(cleaning: "Cleaning") -> list[str]:
     total = f"{fmt.plural(len(going), 'directory').replace('directorys', 'directories')}, {format_bytes(sum(d.num_bytes for d in going))}"
     last = f"{total} {verb}" if cleaning.is_done or not going else f"{total} would go; nothing was deleted: add --yes"
     return [*(_columns(rows) if rows else []), *cleaning.errors, last]
+
+
+def size_lines(size: "ModelSize", as_json: bool) -> list[str]:
+    from batchpaged.sizing.text import size_facts, size_json
+
+    return _json_lines(size_json(size)) if as_json else _aligned(list(size_facts(size)))
 
 
 def model_lines(models: Iterable["ModelInfo"]) -> list[str]:

@@ -135,8 +135,8 @@ def known_model_cost(prepared: Prepared) -> ModelCost | None:
 
 
 def model_cost(prepared: Prepared) -> tuple[ModelCost, str]:
-    from batchpaged.engine.build import choose_device, kv_bytes_per_token
-    from batchpaged.models.kv_shape import layer_shapes
+    from batchpaged.engine.build import choose_device
+    from batchpaged.models.kv_shape import kv_bytes_per_token, layer_shapes
     from batchpaged.models.load import resolve_dtype
 
     pipeline, config = prepared.pipeline, prepared.config
@@ -157,10 +157,10 @@ def count_parameters(config: "PreTrainedConfig") -> tuple[int, int]:
     Mixture-of-experts layers count whole, which is more than a token uses.
     """
     import torch
-    from transformers import AutoModelForCausalLM
 
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config)
+    from batchpaged.models.shell import model_without_weights
+
+    model = model_without_weights(config)
     head = model.get_output_embeddings()
     num_head = head.weight.numel() if head is not None else 0
     embeddings = {id(p) for m in model.modules() if isinstance(m, torch.nn.Embedding) for p in m.parameters()}

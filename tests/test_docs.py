@@ -223,7 +223,7 @@ def test_the_prefix_cache_page_gives_the_plan_s_figures():
 def test_sizes_follow_from_the_models_shapes():
     row = r"^\| [\w.-]+ \| (\d+) \| \d+ \| (\d+) \| (\d+) \| ([\d,]+) \| ([\d,]+) B .*? \| ([\d,]+) B"
     rows = re.findall(row, prose(DOCS / "sizing.md"), re.MULTILINE)
-    assert len(rows) == 3
+    assert len(rows) == 4
     for row in rows:
         layers, kv_heads, head_dim, values, in_float32, in_16_bits = (int(cell.replace(",", "")) for cell in row)
         assert values == 2 * layers * kv_heads * head_dim

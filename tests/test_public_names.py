@@ -13,6 +13,7 @@ NAMES = [
     "UnfinishedError",
     "Validation",
     "generate",
+    "kv_cache_bytes",
     "plan",
     "run",
     "status",

@@ -12,7 +12,6 @@ import torch
 
 from batchpaged.attention.backend import AttentionBackend
 from batchpaged.attention.interface import NAME, register
-from batchpaged.attention.kv_array import KvDtype
 from batchpaged.attention.layer_shape import LayerShape
 from batchpaged.config.sizes import format_bytes, parse_bytes
 from batchpaged.engine.allocator import keep_freed_memory
@@ -25,6 +24,7 @@ from batchpaged.engine.model_runner import ModelRunner
 from batchpaged.engine.replay import CudaGraphs
 from batchpaged.engine.stop import StopCheck
 from batchpaged.errors import ModelError
+from batchpaged.models.kv_shape import kv_bytes_per_token
 from batchpaged.models.layers import AttentionLayer, attention_layers
 from batchpaged.models.load import load_model, load_tokenizer, resolve_dtype, stop_token_ids
 
@@ -136,10 +136,6 @@ def choose_device(requested: str, choose_gpu: Callable[[int], int] = lambda num_
     if not torch.cuda.is_available():
         raise ModelError("engine.device is cuda, but torch sees no GPU here; use auto or cpu")
     return f"cuda:{choose_gpu(torch.cuda.device_count())}"
-
-
-def kv_bytes_per_token(layers: tuple[LayerShape, ...], dtype: torch.dtype, kv_dtype: KvDtype) -> int:
-    return sum(layer.num_bytes(dtype.itemsize, kv_dtype != "auto") for layer in layers)
 
 
 def num_kv_blocks(

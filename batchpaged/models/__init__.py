@@ -6,7 +6,8 @@
       convert, gguf_tokenizer   a GGUF file as a safetensors folder
     support             may this model be run, by its configuration (refusals: the reasons; kv_shape: its K/V heads)
     load                configuration, tokenizer, weights (weights: are they complete; layers: its attention calls)
+    find_config, shell  what is known without weights: the configuration alone, and the modules it makes
     info                what `batchpaged models` lists
 
-Only load, layers and the converter import torch; `resolve` imports in milliseconds.
+Only load, shell, layers and the converter import torch; `resolve` imports in milliseconds.
 """

@@ -1,12 +1,21 @@
-"""The shape of a model's keys and values, from its configuration."""
+"""The shape of a model's keys and values, and what a token of them takes, from its configuration."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from batchpaged.attention.layer_shape import LayerShape
 
 if TYPE_CHECKING:
+    import torch
     from transformers import PreTrainedConfig
+
+    from batchpaged.attention.kv_array import KvDtype
+
+
+def kv_bytes_per_token(layers: Iterable[LayerShape], dtype: "torch.dtype", kv_dtype: "KvDtype") -> int:
+    """Of all layers, as the engine stores them: in the model's own type, or in 8 bits with scales."""
+    return sum(layer.num_bytes(dtype.itemsize, kv_dtype != "auto") for layer in layers)
 
 
 def layer_shapes(config: "PreTrainedConfig") -> list[LayerShape]:
@@ -15,6 +24,13 @@ def layer_shapes(config: "PreTrainedConfig") -> list[LayerShape]:
     layers = [per_layer[index] for index in range(config.num_hidden_layers)] if per_layer is not None else []
     shapes = [_layer_shape(layer) for layer in layers or [config] * config.num_hidden_layers]
     return _double_sliding_layers(shapes, config) if config.model_type == "mimo_v2_flash" else shapes
+
+
+def layer_windows(config: "PreTrainedConfig") -> list[int | None]:
+    """Tokens that each layer's queries see, themselves included; None: all before them."""
+    num_layers, window = config.num_hidden_layers, getattr(config, "sliding_window", None)
+    kinds = getattr(config, "layer_types", None) or ["sliding_attention"] * num_layers
+    return [window if window and kind == "sliding_attention" else None for kind in kinds]
 
 
 def _double_sliding_layers(shapes: list[LayerShape], config: Any) -> list[LayerShape]:

@@ -1,6 +1,7 @@
 """From a resolved model to its configuration, tokenizer and weights. No code of a repository is ever run."""
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from batchpaged.errors import ModelError
@@ -20,39 +21,43 @@ _FOLDER_ERRORS = (OSError, ValueError, KeyError, TypeError, AttributeError, Runt
 
 def load_config(resolved: ResolvedModel) -> "PreTrainedConfig":
     """Raises ModelError: unreadable, unknown to this version of transformers, or in need of code of its own."""
+    return read_config(resolved.id, resolved.path / CONFIG_FILE)
+
+
+def read_config(id: str, file: Path) -> "PreTrainedConfig":
+    """The configuration in a file; `id` names the model in errors. Raises ModelError as `load_config` does."""
     from transformers import AutoConfig
 
-    raw = _raw_config(resolved)
-    _check_known_type(resolved, raw)
+    _check_known_type(id, _raw_config(id, file))
     try:
         with quiet_transformers():
-            return AutoConfig.from_pretrained(resolved.path, **_LOCAL)
+            return AutoConfig.from_pretrained(file, **_LOCAL)
     except _FOLDER_ERRORS as error:
-        raise ModelError(f"model {resolved.id!r}: its {CONFIG_FILE} cannot be used ({_line(error)})") from error
+        raise ModelError(f"model {id!r}: its {CONFIG_FILE} cannot be used ({_line(error)})") from error
 
 
-def _raw_config(resolved: ResolvedModel) -> dict[str, Any]:
+def _raw_config(id: str, file: Path) -> dict[str, Any]:
     try:
-        raw = json.loads((resolved.path / CONFIG_FILE).read_text("utf-8"))
+        raw = json.loads(file.read_text("utf-8"))
     except (OSError, ValueError) as error:
-        raise ModelError(f"model {resolved.id!r}: its {CONFIG_FILE} cannot be read ({_line(error)})") from error
+        raise ModelError(f"model {id!r}: its {CONFIG_FILE} cannot be read ({_line(error)})") from error
     if not isinstance(raw, dict) or not isinstance(raw.get("model_type"), str):
-        raise ModelError(f"model {resolved.id!r}: its {CONFIG_FILE} names no model_type")
+        raise ModelError(f"model {id!r}: its {CONFIG_FILE} names no model_type")
     return raw
 
 
-def _check_known_type(resolved: ResolvedModel, raw: dict[str, Any]) -> None:
+def _check_known_type(id: str, raw: dict[str, Any]) -> None:
     import transformers
 
     if raw["model_type"] in transformers.CONFIG_MAPPING:
         return
     if "auto_map" in raw:
         raise ModelError(
-            f"model {resolved.id!r} (type {raw['model_type']!r}) needs code from its repository, which batchpaged "
+            f"model {id!r} (type {raw['model_type']!r}) needs code from its repository, which batchpaged "
             "never runs; take a model whose type transformers knows"
         )
     raise ModelError(
-        f"model {resolved.id!r} is of type {raw['model_type']!r}, which transformers {transformers.__version__} "
+        f"model {id!r} is of type {raw['model_type']!r}, which transformers {transformers.__version__} "
         "does not know; a newer version may"
     )
 

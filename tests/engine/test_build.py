@@ -18,7 +18,6 @@ from batchpaged.engine.build import (
     choose_device,
     default_num_threads,
     free_kv_bytes,
-    kv_bytes_per_token,
     num_kv_blocks,
     steps_ahead,
 )
@@ -98,12 +97,6 @@ def test_a_model_that_asks_for_more_than_can_be_honoured_is_refused(tmp_path: Pa
     tiny_tokenizer().save_pretrained(tmp_path)
     with pytest.raises(ModelError, match="make 4 attention calls"):
         build_from(tmp_path)
-
-
-def test_kv_bytes_count_keys_and_values_of_every_layer() -> None:
-    assert kv_bytes_per_token(LAYERS, torch.float32, "auto") == (2 * 32 + 4 * 32) * 4
-    assert kv_bytes_per_token(LAYERS, torch.bfloat16, "auto") == (2 * 32 + 4 * 32) * 2
-    assert kv_bytes_per_token(LAYERS, torch.float32, "int8") == (2 * 32 + 4 * 32) + (2 + 4) * 2 * 4  # and float32 scales
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,9 @@ import torch
 from tiny_models import TINY, WINDOW, tiny_model
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
+from batchpaged.attention.layer_shape import LayerShape
 from batchpaged.errors import ModelError
-from batchpaged.models.kv_shape import layer_shapes
+from batchpaged.models.kv_shape import kv_bytes_per_token, layer_shapes, layer_windows
 from batchpaged.models.layers import attention_layers
 
 
@@ -16,6 +17,14 @@ def test_the_configuration_tells_the_shape_that_the_model_uses(name: str) -> Non
     layers = attention_layers(model)
     assert [layer.index for layer in layers] == list(range(model.config.num_hidden_layers))
     assert layer_shapes(model.config) == [layer.shape for layer in layers]
+    assert layer_windows(model.config) == [layer.sliding_window for layer in layers]
+
+
+def test_kv_bytes_count_keys_and_values_of_every_layer() -> None:
+    layers = (LayerShape(2, 16, 16), LayerShape(4, 24, 8))  # 64 and 128 numbers per token
+    assert kv_bytes_per_token(layers, torch.float32, "auto") == (2 * 32 + 4 * 32) * 4
+    assert kv_bytes_per_token(layers, torch.bfloat16, "auto") == (2 * 32 + 4 * 32) * 2
+    assert kv_bytes_per_token(layers, torch.float32, "int8") == (2 * 32 + 4 * 32) + (2 + 4) * 2 * 4  # and float32 scales
 
 
 def test_layer_shapes_count_keys_and_values() -> None:
