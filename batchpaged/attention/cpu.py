@@ -16,6 +16,7 @@ from batchpaged.kernels.cpu.jit import num_threads
 from batchpaged.kernels.cpu.kv import copy_slots, store_keys, store_values
 
 NEGATIVE_INFINITY = float("-inf")
+UNEVEN = 1.03  # of the greatest share of work, beside the mean: more costs more than a cache saves
 
 
 @dataclass(frozen=True)
@@ -113,7 +114,7 @@ def _level(items: list[WorkItem], num_groups: int, window: int | None) -> _Level
     counts = np.array([len(seen[i][0]) for i in kept], dtype=np.int64)
     lengths = np.array([len(items[i].blocks) for i in kept], dtype=np.int64)
     blocks = [np.array(items[i].blocks, dtype=np.int64) for i in kept]
-    shares = _even_shares(np.repeat(lengths * (counts + 2), num_groups), num_threads())
+    shares = _even_shares(np.repeat((lengths * (counts + 2))[:, None], num_groups, axis=1), num_threads())
     rows, firsts, ends = (np.concatenate([seen[i][part] for i in kept] or [_NOTHING]) for part in range(3))
     return _Level(
         blocks=np.concatenate(blocks or [_NOTHING]),
@@ -141,6 +142,17 @@ def _seen_keys(item: WorkItem, window: int | None) -> tuple[np.ndarray, np.ndarr
 
 
 def _even_shares(work: np.ndarray, num_shares: int) -> list[np.ndarray]:
-    """Numbers of tasks, about equal work in each share."""
-    falling = np.argsort(-work, kind="stable")
+    """work [num_runs, num_groups] of the tasks run * num_groups + group -> numbers of tasks, about equal work in each share.
+
+    Runs come in the order of their blocks, and a share takes neighbours of one group: what they have in common is still in the
+    processor's cache for the next one. Only where large tasks would make such shares uneven, each goes to the least busy share.
+    """
+    tasks = np.arange(work.size).reshape(work.shape).T.ravel()
+    ends = np.cumsum(work.T.ravel())
+    even = ends[-1] / num_shares if len(ends) else 0
+    cuts = np.searchsorted(ends - work.T.ravel() / 2, even * np.arange(1, num_shares))
+    shares = np.split(tasks, cuts)
+    if max((work.ravel()[share].sum() for share in shares), default=0) <= UNEVEN * even:
+        return shares
+    falling = np.argsort(-work.ravel(), kind="stable")
     return [falling[share::num_shares] for share in range(num_shares)]
