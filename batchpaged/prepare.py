@@ -7,17 +7,19 @@ from typing import Any
 
 import pyarrow as pa
 
-from batchpaged.config import EngineConfig, Pipeline, load_pipeline, parse_pipeline
+from batchpaged.config import EngineConfig, Pipeline, StructuredConfig, load_pipeline, parse_pipeline
+from batchpaged.dataset.constraint_column import check_constraint_column
 from batchpaged.dataset.prompts import PromptBuilder, validate_prompt_columns
 from batchpaged.dataset.source import Source, open_source
 from batchpaged.engine.attention_check import check_attention
-from batchpaged.errors import ConfigError, InputError, RefusedError
+from batchpaged.errors import ConfigError, InputError, RefusedError, RowError
 from batchpaged.evaluation.evaluator import check_references
 from batchpaged.models.load import load_config, load_tokenizer
 from batchpaged.models.resolve import ResolvedModel, resolve_model
 from batchpaged.models.support import check_supported
 from batchpaged.past.previous import check_previous
 from batchpaged.report.gates import parse_gates
+from batchpaged.structured.grammar import grammar_of
 
 PipelineLike = str | Path | Pipeline | Mapping[str, Any]
 
@@ -74,8 +76,29 @@ def judge_model(pipeline: Pipeline, source: Source, model: ResolvedModel) -> Pre
     if pipeline.cluster.scheduler is None:
         _check_device(pipeline.engine)
     # Compiles the templates and reads the chat template: wrong ones are refused here, not row by row.
-    PromptBuilder(pipeline.prompt, load_tokenizer(model), pipeline.model.max_model_len, pipeline.sampling.max_tokens)
+    tokenizer = load_tokenizer(model)
+    PromptBuilder(pipeline.prompt, tokenizer, pipeline.model.max_model_len, pipeline.sampling.max_tokens)
+    if pipeline.sampling.structured is not None:
+        _check_structured(pipeline.sampling.structured, tokenizer)
     return Prepared(pipeline, model, config, source)
+
+
+def _check_structured(structured: StructuredConfig, tokenizer: Any) -> None:
+    """Whether llguidance takes the tokenizer, and the grammar with it."""
+    from batchpaged.engine.grammar import Grammars, make_tokenizer
+
+    try:
+        view = make_tokenizer(tokenizer, len(tokenizer), frozenset())
+    except Exception as error:  # written in Rust, with errors of all kinds
+        raise ConfigError(
+            f"sampling.structured: llguidance cannot use this model's tokenizer ({type(error).__name__}); leave it out"
+        ) from error
+    grammar = grammar_of(structured)
+    if grammar is not None:
+        try:
+            Grammars(lambda: view, 1).start(grammar)
+        except RowError as error:
+            raise ConfigError(f"sampling.structured: {error}") from error
 
 
 def _check_device(engine: EngineConfig) -> None:
@@ -88,6 +111,7 @@ def _setting_problems(pipeline: Pipeline) -> list[str]:
     metrics = pipeline.evaluate.metrics if pipeline.evaluate else ()
     problems = [line for gate in pipeline.gates for line in _problem(lambda: parse_gates([gate], metrics))]
     problems += _problem(lambda: check_previous(pipeline))
+    problems += _problem(lambda: grammar_of(pipeline.sampling.structured))
     if pipeline.engine.device == "cpu":
         problems += _problem(lambda: check_attention(pipeline.engine.attention, "cpu"))
     return problems
@@ -95,6 +119,7 @@ def _setting_problems(pipeline: Pipeline) -> list[str]:
 
 def _column_problems(pipeline: Pipeline, schema: pa.Schema) -> list[str]:
     problems = _problem(lambda: validate_prompt_columns(pipeline.prompt, schema))
+    problems += _problem(lambda: check_constraint_column(pipeline.sampling.structured, schema))
     if pipeline.evaluate is not None:
         problems += _problem(lambda: _check_evaluate(pipeline.evaluate.references, schema))
     return problems

@@ -4,12 +4,12 @@ import queue
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
-from batchpaged.cluster.fan_out import equal_runs, fanned_out
+from batchpaged.cluster.fan_out import equal_rows, fanned_out
 from batchpaged.cluster.unit_ranges import OpenRows
 from batchpaged.cluster.watchdog import Watchdog
 from batchpaged.engine.engine import Completion, Engine
@@ -31,6 +31,12 @@ Sample = dict[str, float | int | str]
 class UnitRow:
     token_ids: list[int]
     row_id: str
+    grammar: str | None = None  # that its completion must follow
+
+    @property
+    def kind(self) -> Hashable:
+        """What its completion depends on besides its prompt and the run."""
+        return self.grammar
 
 
 @dataclass(frozen=True)
@@ -49,7 +55,7 @@ class _OpenUnit:
     started_at: float  # time.time()
     rows: list[Completion | str | None]
     num_open: int
-    run_ends: dict[int, int] = field(default_factory=dict)  # end of the run of equal rows, by the place of its first
+    equal: dict[int, list[int]] = field(default_factory=dict)  # places of equal rows, by that of the first
     num_deduplicated: int = 0
 
 
@@ -139,7 +145,7 @@ class EngineWorker:
         next_sample = time.monotonic()
         while self._engine.has_unfinished:
             for completion in self._engine.step():
-                self._finish_row(completion.tag, completion)
+                self._finish_row(completion.tag, completion.error or completion)
             if time.monotonic() >= next_sample:
                 next_sample = time.monotonic() + SAMPLE_SECONDS
                 self._sample()
@@ -164,17 +170,21 @@ class EngineWorker:
         index, self._num_units = self._num_units, self._num_units + 1
         ids = [row.row_id for row in rows]
         unit = self._units[index] = _OpenUnit(name, ids, future, time.time(), [None] * len(rows), len(rows))
-        prompts = [row.token_ids for row in rows]
-        for run in equal_runs(prompts) if self.fans_out else [range(i, i + 1) for i in range(len(rows))]:
-            unit.run_ends[run.start] = run.stop
-            self._add_row(rows[run.start], (index, run.start))
+        for places in self._computed_once(rows):
+            unit.equal[places[0]] = places
+            self._add_row(rows[places[0]], (index, places[0]))
         self._engine.scheduler.expect(next_prompt)
         if not rows:
             self._close_unit(index)
 
+    def _computed_once(self, rows: list[UnitRow]) -> Iterable[list[int]]:
+        if self.fans_out:
+            return equal_rows([row.token_ids for row in rows], [row.kind for row in rows])
+        return ([place] for place in range(len(rows)))
+
     def _add_row(self, row: UnitRow, tag: tuple[int, int]) -> None:
         try:
-            self._engine.add(row.token_ids, self.params, row.row_id, tag)
+            self._engine.add(row.token_ids, self.params, row.row_id, tag, row.grammar)
         except RowError as error:
             self._finish_row(tag, str(error))
 
@@ -182,8 +192,11 @@ class EngineWorker:
         """The row that was computed is done, and those equal to it with it."""
         index, place = tag
         unit = self._units[index]
-        num_equal = unit.run_ends[place] - place
-        unit.rows[place : place + num_equal] = [outcome] + [fanned_out(outcome)] * (num_equal - 1)
+        places = unit.equal[place]
+        num_equal = len(places)
+        unit.rows[place] = outcome
+        for other in places[1:]:
+            unit.rows[other] = fanned_out(outcome)
         unit.num_open -= num_equal
         unit.num_deduplicated += num_equal - 1
         self._num_rows_done += num_equal
@@ -213,6 +226,7 @@ class EngineWorker:
             "num_steps": engine.num_steps,
             "busy_seconds": engine.busy_seconds,
             "num_recomputed_tokens": counts.recomputed,
+            "num_forced_tokens": counts.forced,
             "num_preemptions": engine.scheduler.num_preemptions,
             "num_out_of_memory": engine.num_out_of_memory,
             "max_batch_tokens": engine.scheduler.max_batch_tokens,

@@ -1,9 +1,21 @@
-"""Equal prompts of a unit are computed once, under greedy sampling; the others get the first one's completion."""
+"""Equal rows of a unit are computed once, under greedy sampling; the others get the first one's completion."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import replace
 
 from batchpaged.engine.engine import Completion
+
+
+def equal_rows(prompts: Sequence[list[int]], kinds: Sequence[Hashable]) -> Iterator[list[int]]:
+    """Places of rows whose prompts follow each other and are equal, and whose kinds are; of each, in order, from the first.
+
+    A kind is all else that a completion depends on.
+    """
+    for run in equal_runs(prompts):
+        places: dict[Hashable, list[int]] = {}
+        for place in run:
+            places.setdefault(kinds[place], []).append(place)
+        yield from places.values()
 
 
 def equal_runs(prompts: Sequence[list[int]]) -> Iterator[range]:

@@ -19,6 +19,7 @@ from batchpaged.engine.sampling_params import SamplingParams
 from batchpaged.planning.plan_file import read_unit
 from batchpaged.run.failed_rows import read_kept
 from batchpaged.run.unit_file import read_unit_facts, result_row, write_unit
+from batchpaged.structured.grammar import grammar_of
 
 _engine = CurrentEngine()  # of this process
 _turns = Turns()
@@ -61,7 +62,7 @@ def _make_engine_worker(job: Job) -> EngineWorker:
 
 
 def sampling_params(job: Job) -> SamplingParams:
-    fields = job.pipeline.sampling.model_dump(exclude={"n", "logprobs"})
+    fields = job.pipeline.sampling.model_dump(exclude={"n", "logprobs", "structured"})
     return SamplingParams(**{**fields, "stop_token_ids": frozenset(fields["stop_token_ids"])})
 
 
@@ -94,11 +95,17 @@ def _begin(job: Job, unit: int, num_units: int) -> _UnitTask:
     """Give the unit to the engine."""
     prompts = read_unit(job.directory.path, unit).to_pylist()
     task = _UnitTask(prompts, None, None, *read_kept(job.directory.retry_file(unit)))
-    rows = [UnitRow(prompt["token_ids"], prompt["row_id"]) for prompt in prompts if task.is_computed(prompt)]
+    grammar = grammar_of(job.pipeline.sampling.structured)
+    rows = [_unit_row(prompt, grammar) for prompt in prompts if task.is_computed(prompt)]
     if not rows:
         return task
     before, after = _neighbours(job, unit, num_units)
     return replace(task, outcome=_engine_worker(job).submit(rows, after, unit), before=before)
+
+
+def _unit_row(prompt: dict[str, Any], grammar: str | None) -> UnitRow:
+    """`grammar`: of all rows, unless each has its own or none."""
+    return UnitRow(prompt["token_ids"], prompt["row_id"], prompt["grammar"] or grammar)
 
 
 def _neighbours(job: Job, unit: int, num_units: int) -> tuple[list[int] | None, list[int] | None]:

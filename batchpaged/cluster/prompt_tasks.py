@@ -22,6 +22,7 @@ from batchpaged.dataset.ids import ids_as_text
 from batchpaged.dataset.parts import Part
 from batchpaged.dataset.prompts import PromptBuilder
 from batchpaged.dataset.reorder import Reorder
+from batchpaged.dataset.row_settings import add_row_settings
 from batchpaged.dataset.source import Source
 from batchpaged.errors import UnfinishedError
 from batchpaged.models.load import load_tokenizer
@@ -62,7 +63,7 @@ def write_prompts(
     with pq.ParquetWriter(path, PROMPTS_SCHEMA, compression="zstd") as writer:
         first = part.first_ordinal
         for rows in clock.reading(source.iter_tables(part)):
-            writer.write_table(_build_prompts(builder, rows, first, pipeline.input.id_column, reorder))
+            writer.write_table(_build_prompts(builder, rows, first, pipeline, reorder))
             first += rows.num_rows
     return {"read": clock.read, "tokenize": clock.rest}
 
@@ -89,14 +90,16 @@ class _Clock:
 
 
 def _build_prompts(
-    builder: PromptBuilder, rows: pa.Table, first_ordinal: int, id_column: str | None, reorder: Reorder | None
+    builder: PromptBuilder, rows: pa.Table, first_ordinal: int, pipeline: Pipeline, reorder: Reorder | None
 ) -> pa.Table:
     """All columns were read, not only those of the prompt: a damaged one must show now, not when the output is
     written."""
     prompts = builder.build(rows if reorder is None else reorder.apply(rows))
+    id_column = pipeline.input.id_column
     ordinals = pa.array(np.arange(first_ordinal, first_ordinal + rows.num_rows))
     ids = ids_as_text(rows[id_column] if id_column else ordinals)
     table = prompts.append_column("ordinal", ordinals).append_column("row_id", ids)
+    table = add_row_settings(table, rows, pipeline)
     return table.select(PROMPTS_SCHEMA.names).cast(PROMPTS_SCHEMA)
 
 

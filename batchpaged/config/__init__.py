@@ -17,6 +17,7 @@ from batchpaged.config.models import (
 )
 from batchpaged.config.schema import pipeline_json_schema
 from batchpaged.config.sizes import parse_bytes
+from batchpaged.config.structured import StructuredConfig
 
 __all__ = [
     "ClusterConfig",
@@ -28,6 +29,7 @@ __all__ = [
     "Pipeline",
     "PromptConfig",
     "SamplingConfig",
+    "StructuredConfig",
     "load_pipeline",
     "parse_bytes",
     "parse_pipeline",

@@ -2,11 +2,13 @@
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from batchpaged.config.gates import GATE_PATTERN, check_gate
 from batchpaged.config.rules import broken_rules
+from batchpaged.config.section import Section
 from batchpaged.config.sizes import SIZE_PATTERN, parse_bytes
+from batchpaged.config.structured import StructuredConfig
 
 MAX_SEED = 2**63 - 1  # fits a signed 64-bit column
 
@@ -69,12 +71,6 @@ Metrics = Annotated[
     BeforeValidator(_tuple_of_any, json_schema_input_type=Metric | Annotated[list[Metric], Field(min_length=1)]),
 ]
 Gates = Annotated[tuple[Gate, ...], BeforeValidator(_tuple_of_any, json_schema_input_type=Gate | list[Gate])]
-
-
-class Section(BaseModel):
-    """Strict: `true` is no number and "5" no integer, but an integer is a fine number."""
-
-    model_config = ConfigDict(strict=True, frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class InputConfig(Section):
@@ -187,6 +183,9 @@ class SamplingConfig(Section):
     stop: Texts = Field((), description="Strings that end a completion and are not part of it; one or a list")
     stop_token_ids: TokenIds = Field((), description="Token ids that end a completion besides the model's own")
     ignore_eos: bool = Field(False, description="Whether to go on to max_tokens past the model's end token")
+    structured: StructuredConfig | None = Field(
+        None, description="What a completion must be, by JSON schema, regular expression or choices; null: anything"
+    )
     n: Annotated[AtLeastOne, AfterValidator(_check_n)] = Field(
         1, description="Completions per row; only 1 in this version"
     )

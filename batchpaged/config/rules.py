@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
+CONSTRAINTS = tuple(f"sampling.structured.{name}" for name in ("json_schema", "regex", "choices", "column"))
 SOURCES = ("prompt.user", "prompt.messages_column", "prompt.text_column", "prompt.token_ids_column")
 
 
@@ -72,11 +73,29 @@ def _budget_of_a_block(max_batch_tokens: int, block_size: int) -> str | None:
     return f"must be at least engine.block_size = {block_size}, or no step fills a block"
 
 
+def _one_constraint(structured: object, *values: object) -> str | None:
+    if structured is None:
+        return None
+    names = [key.rpartition(".")[2] for key in CONSTRAINTS]
+    given = [name for name, value in zip(names, values) if value is not None]
+    if len(given) == 1:
+        return None
+    return f"needs exactly one of {', '.join(names)}; found {' and '.join(given) if given else 'none'}"
+
+
+def _end_of_structure(ignore_eos: bool, structured: object) -> str | None:
+    if not ignore_eos or structured is None:
+        return None
+    return "cannot be with sampling.structured: a completion ends where its structure does; leave one of them out"
+
+
 RULES = (
     Rule(SOURCES, _one_source, about="prompt"),
     Rule(("prompt.system", *SOURCES[1:]), _system_with_user),
     Rule(("prompt.reorder", "prompt.user"), _reorder_with_user),
     Rule(("prompt.chat_template", *SOURCES[1:]), _template_applies),
     Rule(("sampling.max_tokens", "model.max_model_len"), _room_for_the_prompt),
+    Rule(("sampling.structured", *CONSTRAINTS), _one_constraint),
+    Rule(("sampling.ignore_eos", "sampling.structured"), _end_of_structure),
     Rule(("engine.max_batch_tokens", "engine.block_size"), _budget_of_a_block),
 )

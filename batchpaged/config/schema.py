@@ -45,9 +45,13 @@ def keys_of(path: tuple[str | int, ...]) -> tuple[str, ...]:
 
 def all_keys() -> Iterator[str]:
     """Every dotted key, sections before what is in them."""
-    for name in keys_of(()):
-        yield name
-        yield from (f"{name}.{key}" for key in keys_of((name,)))
+    return _keys_below(())
+
+
+def _keys_below(section: tuple[str, ...]) -> Iterator[str]:
+    for name in keys_of(section):
+        yield ".".join((*section, name))
+        yield from _keys_below((*section, name))
 
 
 def node_at(path: tuple[str | int, ...]) -> dict | None:
@@ -110,7 +114,7 @@ def _allowed_type(node: dict) -> str:
     if kind == "array":
         return f"a list, each item {allowed(node['items'])}"
     if kind == "object":
-        return "a mapping with keys " + ", ".join(node["properties"])
+        return "a mapping" + (" with keys " + ", ".join(node["properties"]) if "properties" in node else "")
     if kind == "string":
         return _allowed_string(node)
     return {"boolean": "true or false", "null": "null"}[kind]

@@ -18,7 +18,9 @@ from batchpaged.engine.allocator import keep_freed_memory
 from batchpaged.engine.attention_check import check_attention
 from batchpaged.engine.attention_choice import attention_backend, can_be_batch_invariant
 from batchpaged.engine.engine import Engine, EngineLimits
+from batchpaged.engine.grammar import Grammars, make_tokenizer
 from batchpaged.engine.gpu_build import exchange_modules, graph_runner, measured_kv_bytes
+from batchpaged.engine.grammar import Grammars, make_tokenizer
 from batchpaged.engine.invariance import check_batch_invariance
 from batchpaged.engine.model_runner import ModelRunner
 from batchpaged.engine.replay import CudaGraphs
@@ -71,7 +73,9 @@ def build_engine(
     gc.collect()
     gc.freeze()  # nothing loaded so far goes away while the engine runs; looking through it again and again takes 0.2 s each time
     root = f"{run_id}|{resolved.identity}|{dtype}|{config.kv_dtype}".encode()
-    return Engine(runner, limits, StopCheck(tokenizer, stop_token_ids(model, tokenizer)), root)
+    eos, vocab_size = stop_token_ids(model, tokenizer), model.get_output_embeddings().weight.shape[0]
+    grammars = Grammars(lambda: make_tokenizer(tokenizer, vocab_size, eos), num_threads)
+    return Engine(runner, limits, StopCheck(tokenizer, eos), root, grammars)
 
 
 def steps_ahead(async_scheduling: Literal["auto"] | bool, device: str) -> int:

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import xxhash
 
 from batchpaged.engine.block_pool import BlockPool
+from batchpaged.engine.grammar import Grammars
 from batchpaged.engine.prefix_cache import PrefixCache
 from batchpaged.engine.sampling_params import SamplingParams
 from batchpaged.engine.scheduler import Scheduler, SchedulerLimits
@@ -53,12 +54,21 @@ class Completion:
     num_cached_tokens: int
     num_prefilled_tokens: int
     num_recomputed_tokens: int
+    error: str | None = None  # why this is no completion: its grammar could not be followed to the end
 
 
 class Engine:
     """Continuous batching over a paged KV cache. One thread owns an engine; nothing in it is locked."""
 
-    def __init__(self, runner: Runner, limits: EngineLimits, stop_check: StopCheck, cache_root: bytes = b"") -> None:
+    def __init__(
+        self,
+        runner: Runner,
+        limits: EngineLimits,
+        stop_check: StopCheck,
+        cache_root: bytes = b"",
+        grammars: Grammars | None = None,
+    ) -> None:
+        """`grammars`: compiles what `add` is given; None: no sequence has any."""
         self.pool = BlockPool(limits.num_blocks, limits.block_size)
         cache = PrefixCache(self.pool, cache_root) if limits.prefix_cache else None
         scheduler_limits = SchedulerLimits(limits.max_batch_tokens, limits.max_sequences, limits.max_model_len)
@@ -70,6 +80,7 @@ class Engine:
         self._steps_ahead = limits.steps_ahead
         self._started: deque[tuple[StepPlan, Callable[[], Sampled]]] = deque()
         self._stop_check = stop_check
+        self._grammars = grammars
         self._tags: dict[int, Any] = {}  # by seq_id, of unfinished sequences
         self._num_added = 0
 
@@ -86,13 +97,17 @@ class Engine:
         scheduler = self.scheduler
         return [self._tags[s.seq_id] for s in (scheduler.running or list(scheduler.waiting)[:1])]
 
-    def add(self, token_ids: list[int], params: SamplingParams, row_key: str, tag: Any) -> None:
+    def add(
+        self, token_ids: list[int], params: SamplingParams, row_key: str, tag: Any, grammar: str | None = None
+    ) -> None:
         """Queue a prompt. `row_key` names the row for its random seed; `tag` comes back with the completion.
 
-        Raises RowError if the prompt can never fit.
+        `grammar`: what the completion must follow (see `batchpaged.structured`). Raises RowError if the prompt can never
+        fit, or the grammar cannot be followed.
         """
         seed = row_seed(params.seed, row_key)
-        sequence = Sequence(self._num_added, list(token_ids), len(token_ids), params, seed)
+        state = None if grammar is None else self._grammars.start(grammar)
+        sequence = Sequence(self._num_added, list(token_ids), len(token_ids), params, seed, state)
         self.scheduler.add(sequence)
         self._tags[sequence.seq_id] = tag
         self._num_added += 1
@@ -143,6 +158,7 @@ class Engine:
             num_cached_tokens=sequence.num_cached_tokens,
             num_prefilled_tokens=sequence.num_prefilled_tokens,
             num_recomputed_tokens=sequence.num_recomputed_tokens,
+            error=sequence.grammar.error if sequence.grammar is not None else None,
         )
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 
 from batchpaged.attention.upload import upload
+from batchpaged.engine.grammar import allowed_tokens
 from batchpaged.engine.sampling_params import SamplingParams
 from batchpaged.engine.step import SampleRequest
 
@@ -17,6 +18,7 @@ def sample(logits: torch.Tensor, requests: list[SampleRequest]) -> torch.Tensor:
     for row, request in enumerate(requests):
         if request.token_ids is not None:
             _penalise(logits[row], request)
+    forbid(logits, requests)
     if logits.device.type != "cpu" and _has_triton():
         return sample_by_kernel(logits, requests)
     params = requests[0].params
@@ -48,6 +50,26 @@ def sample_by_kernel(logits: torch.Tensor, requests: list[SampleRequest]) -> tor
         positions=upload(np.array([request.num_tokens for request in requests], dtype=np.int32), logits.device),
     )
     return sample(logits, rows)
+
+
+def forbid(logits: torch.Tensor, requests: list[SampleRequest]) -> None:
+    """In place on [n, vocab_size]: minus infinity wherever a request's grammar does not allow the token."""
+    rows = [row for row, request in enumerate(requests) if request.grammar is not None]
+    if not rows:
+        return
+    masks = allowed_tokens([requests[row].grammar for row in rows])
+    forbidden = ~_unpack(upload(masks.view(np.uint8), logits.device))[:, : logits.shape[1]]
+    if len(rows) == len(requests):
+        logits.masked_fill_(forbidden, -torch.inf)
+    else:
+        index = upload(rows, logits.device)
+        logits[index] = logits[index].masked_fill_(forbidden, -torch.inf)
+
+
+def _unpack(packed: torch.Tensor) -> torch.Tensor:
+    """uint8 [n, bytes] -> bool [n, 8 * bytes], the lowest bit of a byte first"""
+    bits = torch.arange(8, dtype=torch.uint8, device=packed.device)
+    return (packed.unsqueeze(-1) >> bits & 1).bool().flatten(1)
 
 
 def _argmax(logits: torch.Tensor) -> torch.Tensor:

@@ -163,7 +163,7 @@ class Scheduler:
         decoding = filter(self._is_decoding, self.running)
         num_new = sum(self._num_blocks(s.num_tokens) - len(s.block_table) for s in decoding)
         num_there = self.pool.num_spare if self._yields_to_reuse else self.pool.num_available
-        return num_new > num_there or any(s.params.needs_history for s in pending)
+        return num_new > num_there or any(s.needs_known_tokens for s in pending)
 
     def _is_decoding(self, sequence: Sequence) -> bool:
         return sequence.status is Status.RUNNING and not sequence.is_prefilling and not sequence.is_complete
@@ -171,7 +171,7 @@ class Scheduler:
     def _schedule_decodes(self, builder: StepBuilder) -> None:
         for sequence in list(self.running):
             if self._is_decoding(sequence) and builder.budget and self._reserve_slot(sequence):
-                builder.add(sequence, 1)
+                builder.add(sequence, min(sequence.num_uncomputed_tokens, builder.budget))
 
     def _reserve_slot(self, sequence: Sequence) -> bool:
         """Make the block table cover the next token. False if the sequence had to be preempted for it."""
@@ -190,7 +190,7 @@ class Scheduler:
         if self._uses is not None:
             self._uses.add_first(sequence)
         self._release(sequence, Status.WAITING)
-        sequence.num_computed_tokens = sequence.num_cached_blocks = 0
+        sequence.num_computed_tokens = sequence.num_cached_blocks = sequence.num_forced_tokens = 0
         sequence.num_preemptions += 1
         self.num_preemptions += 1
         self.waiting.appendleft(sequence)
@@ -290,17 +290,33 @@ class Scheduler:
     # --- after a step ---
 
     def _append(self, sequence: Sequence, token_id: int, finished: list[Sequence]) -> None:
-        sequence.token_ids.append(token_id)
         sequence.num_pending_tokens -= 1
-        self.counts.generated += 1
+        sequence.num_forced_tokens = 0
+        self._append_known(sequence, token_id)
+        if sequence.grammar is not None:
+            self._append_forced(sequence)
         if self._computed is not None:
             self._computed.enter_full(sequence)
-        sequence.finish_reason = self._finish_check(sequence)
         if sequence.finish_reason is not None:
             sequence.num_pending_tokens = 0
             self._release(sequence, Status.FINISHED)
             self._lengths.add(sequence.num_generated_tokens)
             finished.append(sequence)
+
+    def _append_known(self, sequence: Sequence, token_id: int) -> None:
+        sequence.token_ids.append(token_id)
+        self.counts.generated += 1
+        if sequence.grammar is not None:
+            sequence.grammar.accept(token_id)
+        sequence.finish_reason = self._finish_check(sequence)
+
+    def _append_forced(self, sequence: Sequence) -> None:
+        """What the grammar leaves no choice about needs no logits: the next step computes it together with the newest token."""
+        for token_id in sequence.grammar.forced():
+            if sequence.finish_reason is None:
+                self._append_known(sequence, token_id)
+                sequence.num_forced_tokens += 1
+        self.counts.forced += sequence.num_forced_tokens
 
     def _release(self, sequence: Sequence, status: Status) -> None:
         """Give all blocks back, the last one first (see FreeQueue)."""

@@ -6,6 +6,7 @@ from typing import Literal
 
 import numpy as np
 
+from batchpaged.engine.grammar import Grammar
 from batchpaged.engine.sampling_params import SamplingParams
 
 FinishReason = Literal["stop", "length"]
@@ -19,6 +20,7 @@ class TokenCounts:
     cached: int = 0  # prompt tokens served from the cache
     recomputed: int = 0  # tokens computed again after a preemption
     generated: int = 0
+    forced: int = 0  # of these, tokens that a grammar left no choice about: no step chose them
 
 
 class Status(Enum):
@@ -40,10 +42,12 @@ class Sequence:
     num_prompt_tokens: int
     params: SamplingParams
     seed: int  # the row's own
+    grammar: Grammar | None = None  # what the completion must follow; it has accepted what was generated
     status: Status = Status.WAITING
     block_table: list[int] = field(default_factory=list)  # block ids, in order of position
     num_pending_tokens: int = 0  # sampled by steps that have started, and not known yet; they follow those of `token_ids`
     num_computed_tokens: int = 0  # keys and values that lie in the cache once all steps that have started are done
+    num_forced_tokens: int = 0  # the last ones, which its grammar forced after the newest that a step chose
     num_cached_blocks: int = 0  # leading blocks of the table that the prefix cache can find; never written again
     is_private: bool = False  # a hash collision: nothing beyond num_cached_blocks can be cached
     block_hashes: list[bytes] = field(default_factory=list)  # of its leading full blocks, as far as anybody asked
@@ -84,13 +88,19 @@ class Sequence:
 
     @property
     def is_prefilling(self) -> bool:
-        """More than the newest token is missing from the cache."""
-        return self.num_uncomputed_tokens > 1 or self.num_computed_tokens < self.num_prompt_tokens
+        """More than the newest token, and those forced after it, is missing from the cache."""
+        num_missing = self.num_uncomputed_tokens - self.num_forced_tokens
+        return num_missing > 1 or self.num_computed_tokens < self.num_prompt_tokens
 
     @property
     def is_complete(self) -> bool:
         """It has all the tokens that it may have: nothing more is computed, though its last ones may not be known yet."""
         return self.num_tokens - self.num_prompt_tokens >= self.params.max_tokens
+
+    @property
+    def needs_known_tokens(self) -> bool:
+        """Its next token cannot be chosen before all others are known."""
+        return self.grammar is not None or self.params.needs_history
 
     @property
     def generated_token_ids(self) -> list[int]:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from batchpaged.engine.grammar import Grammar
 from batchpaged.engine.sampling_params import SamplingParams
 
 
@@ -22,6 +23,7 @@ class SampleRequest:
     seed: int  # the row's own
     num_tokens: int  # of the sequence so far: the position that the new token takes
     token_ids: tuple[int, ...] | None  # prompt and completion so far; only where a penalty needs them
+    grammar: Grammar | None = None  # says which tokens are allowed; it changes only once this token is known
 
 
 @dataclass(frozen=True)

@@ -58,4 +58,4 @@ class StepBuilder:
 
 def _sample_request(sequence: Sequence) -> SampleRequest:
     history = tuple(sequence.token_ids) if sequence.params.needs_history else None
-    return SampleRequest(sequence.params, sequence.seed, sequence.num_tokens, history)
+    return SampleRequest(sequence.params, sequence.seed, sequence.num_tokens, history, sequence.grammar)

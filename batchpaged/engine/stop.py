@@ -28,6 +28,8 @@ class StopCheck:
         """Called after a token was appended; sets `sequence.stop_index` where a stop string was found."""
         if self._is_stop_token(sequence):
             return "stop"
+        if sequence.grammar is not None and sequence.grammar.is_over:
+            return "stop"
         if sequence.params.stop and self._find_stop_string(sequence):
             return "stop"
         return "length" if sequence.num_generated_tokens >= sequence.params.max_tokens else None

@@ -31,6 +31,7 @@ PROMPTS_SCHEMA = pa.schema(
         ("num_truncated", pa.int32()),
         ("status", pa.string()),  # ok | truncated | failed
         ("error", pa.string()),
+        ("grammar", pa.string()),  # that this row's completion must follow; null: that of the run, if it has one
     ]
 )
 # Token ids as int32, little-endian, in one byte string: Parquet takes a third of the time that it does for a list.
@@ -51,7 +52,7 @@ def explaining(path: Path) -> Iterator[None]:
 
 def open_part(path: Path) -> pq.ParquetWriter:
     """A file of the plan, to which units are written as row groups of PLAN_SCHEMA."""
-    columns = ["row_id", "status", "error"]
+    columns = ["row_id", "status", "error", "grammar"]
     return pq.ParquetWriter(path, PLAN_SCHEMA, compression="lz4", use_dictionary=columns, write_statistics=False)
 
 

@@ -71,6 +71,7 @@ class EngineStats:
     num_steps: int
     busy_seconds: float  # spent inside scheduler steps
     num_out_of_memory: int = 0  # steps given up for want of memory, and computed again in smaller ones
+    num_forced_tokens: int = 0  # of num_completion_tokens: a grammar left no choice about them
     max_batch_tokens: int | None = None  # token budget at the end: less than the pipeline's once memory has run out
 
 
@@ -96,5 +97,6 @@ class RunFacts:
     max_model_len: int
     num_deduplicated: int  # rows that got an equal row's completion
     lost_tokens: dict[str, int]  # LOSS_CAUSES -> prompt tokens
+    is_structured: bool = False  # completions follow grammars
     references: str | None = None  # column that the completions were compared with
     previous: dict[str, Any] | None = None  # report of the previous good run, where a gate compares with it

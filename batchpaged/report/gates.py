@@ -41,6 +41,7 @@ FIGURES = (
     *(f"time.{stage}" for stage in (*STAGES, "total")),
     "finish_reasons.stop",
     "finish_reasons.length",
+    *(f"structured.{name}" for name in ("complete", "cut", "forced_tokens")),
     *(f"misses.{cause}" for cause in MISS_CAUSES),
 )
 COUNTED = "num_evaluated"

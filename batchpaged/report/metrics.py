@@ -35,6 +35,7 @@ def build_report(facts: RunFacts) -> dict[str, Any]:
         "misses": _misses(tokens, facts.lost_tokens),
         "failures": count_failures(facts.rows),
         "finish_reasons": totals.finish_reasons,
+        "structured": _structured(facts, totals),
         "references": facts.references,
         "previous": _previous(facts.previous),
     }
@@ -68,6 +69,17 @@ def _run(facts: RunFacts) -> dict[str, Any]:
         "versions": dict(facts.versions),
         "started_at": facts.started_at,
         "finished_at": facts.finished_at,
+    }
+
+
+def _structured(facts: RunFacts, totals: RowTotals) -> dict[str, int] | None:
+    """How constrained completions ended; a cut one is the beginning of what its grammar allows."""
+    if not facts.is_structured:
+        return None
+    return {
+        "complete": totals.finish_reasons["stop"],
+        "cut": totals.finish_reasons["length"],
+        "forced_tokens": sum(engine.num_forced_tokens for engine in facts.engines),
     }
 
 

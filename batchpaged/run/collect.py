@@ -64,6 +64,7 @@ def collect_facts(
         max_model_len=pipeline.model.max_model_len,
         num_deduplicated=sum(unit["num_deduplicated"] for unit in computed),
         lost_tokens=lost_tokens(computed),
+        is_structured=pipeline.sampling.structured is not None,
         references=pipeline.evaluate.references if pipeline.evaluate else None,
         previous=previous,
     )

@@ -2,18 +2,23 @@
 
 from hypothesis import given, strategies as st
 
-from batchpaged.cluster.fan_out import equal_runs, fanned_out
+from batchpaged.cluster.fan_out import equal_rows, fanned_out
 from batchpaged.engine.engine import Completion
 
 
-@given(st.lists(st.lists(st.integers(0, 1), max_size=2), max_size=12))
-def test_runs_are_all_equal_neighbours(prompts):
-    runs = list(equal_runs(prompts))
-    assert [place for run in runs for place in run] == list(range(len(prompts)))
-    for run in runs:
-        assert all(prompts[place] == prompts[run.start] for place in run)
-    for before, after in zip(runs[:-1], runs[1:], strict=True):
-        assert prompts[before.start] != prompts[after.start]
+@given(st.lists(st.tuples(st.lists(st.integers(0, 1), max_size=2), st.sampled_from([None, "g", "h"])), max_size=12))
+def test_equal_rows_have_neighbouring_prompts_and_one_kind(rows):
+    prompts, kinds = [row[0] for row in rows], [row[1] for row in rows]
+    groups = list(equal_rows(prompts, kinds))
+    assert sorted(place for group in groups for place in group) == list(range(len(rows)))
+    for group in groups:
+        assert group == sorted(group)
+        assert all(rows[place] == rows[group[0]] for place in group)
+        assert all(prompts[place] == prompts[group[0]] for place in range(group[0], group[-1]))
+    for i, group in enumerate(groups):  # no two groups could be one
+        for other in groups[i + 1 :]:
+            same = rows[group[0]] == rows[other[0]]
+            assert not same or any(prompts[place] != prompts[group[0]] for place in range(group[0], other[0]))
 
 
 def test_a_row_that_was_not_computed_has_all_of_its_prompt_from_the_cache():

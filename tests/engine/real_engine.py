@@ -4,13 +4,14 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 
 import torch
-from tiny_models import MAX_POSITIONS, tiny_model, tiny_tokenizer
+from tiny_models import MAX_POSITIONS, VOCAB_SIZE, tiny_model, tiny_tokenizer
 from transformers import PreTrainedModel
 
 from batchpaged.attention.cpu import CpuAttention
 from batchpaged.attention.interface import NAME, register
 from batchpaged.attention.reference import TorchAttention
 from batchpaged.engine.engine import Completion, Engine, EngineLimits, run_to_end
+from batchpaged.engine.grammar import Grammars, make_tokenizer
 from batchpaged.engine.model_runner import ModelRunner
 from batchpaged.engine.sampling_params import SamplingParams
 from batchpaged.engine.stop import StopCheck
@@ -35,6 +36,10 @@ class Limits:
         return EngineLimits(**asdict(self), max_model_len=MAX_POSITIONS)
 
 
+def tiny_grammars() -> Grammars:
+    return Grammars(lambda: make_tokenizer(tiny_tokenizer(), VOCAB_SIZE, frozenset()), 2)
+
+
 def build_engine(model: PreTrainedModel, limits: Limits, eos: frozenset[int] = frozenset()) -> Engine:
     """As batchpaged.engine.build does from a configuration; the model's attention goes to the engine from here on."""
     register()
@@ -44,14 +49,20 @@ def build_engine(model: PreTrainedModel, limits: Limits, eos: frozenset[int] = f
         backend = CpuAttention(layers, limits.num_blocks, limits.block_size)
     else:
         backend = TorchAttention(layers, limits.num_blocks, limits.block_size, model.dtype)
-    return Engine(ModelRunner(model, backend), limits.engine_limits(), StopCheck(tiny_tokenizer(), eos), b"tests")
+    stop_check = StopCheck(tiny_tokenizer(), eos)
+    return Engine(ModelRunner(model, backend), limits.engine_limits(), stop_check, b"tests", tiny_grammars())
 
 
-def completions(engine: Engine, prompts: Sequence[Sequence[int]], params: SamplingParams) -> list[Completion]:
-    """In the prompts' order; a prompt's row key is its index."""
+def completions(
+    engine: Engine,
+    prompts: Sequence[Sequence[int]],
+    params: SamplingParams,
+    grammars: Sequence[str | None] | None = None,
+) -> list[Completion]:
+    """In the prompts' order; a prompt's row key is its index. `grammars`: one for each prompt."""
     by_tag: dict[int, Completion] = {}
     for index, prompt in enumerate(prompts):
-        engine.add(list(prompt), params, str(index), index)
+        engine.add(list(prompt), params, str(index), index, grammars[index] if grammars else None)
     run_to_end(engine, lambda completion: by_tag.update({completion.tag: completion}))
     return [by_tag[index] for index in range(len(prompts))]
 

@@ -32,6 +32,7 @@ CONTRACT = {
     "misses": None,
     "failures": None,
     "finish_reasons": None,
+    "structured": None,
     "references": None,
     "previous": None,
 }

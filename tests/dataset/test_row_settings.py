@@ -1,0 +1,57 @@
+"""Columns that say what a row's completion must be."""
+
+import pyarrow as pa
+import pytest
+
+from batchpaged.config import StructuredConfig, parse_pipeline
+from batchpaged.dataset.constraint_column import check_constraint_column
+from batchpaged.dataset.prompts import PROMPT_SCHEMA
+from batchpaged.dataset.row_settings import add_row_settings
+from batchpaged.errors import InputError
+
+GOOD = '{"type": "boolean"}'
+
+
+def pipeline(**sampling):
+    return parse_pipeline(
+        {
+            "input": {"path": "a.parquet"},
+            "prompt": {"text_column": "text"},
+            "model": {"id": "some"},
+            "output": {"path": "out"},
+            "sampling": sampling,
+        }
+    )
+
+
+def prompts(*statuses):
+    rows = [
+        {"token_ids": None if s == "failed" else [1, i], "num_truncated": 0, "status": s, "error": s == "failed" and "no text" or None}
+        for i, s in enumerate(statuses)
+    ]
+    return pa.Table.from_pylist(rows, PROMPT_SCHEMA)
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.dictionary(pa.int8(), pa.string())])
+def test_a_bad_schema_fails_its_row_and_no_other(kind):
+    schemas = pa.array([GOOD, None, "{", GOOD, '{"not": {}}', "[]"]).cast(kind)
+    given = prompts("ok", "ok", "ok", "failed", "ok", "truncated")
+    made = add_row_settings(given, pa.table({"schema": schemas}), pipeline(structured={"column": "schema"}))
+    rows = made.to_pylist()
+    assert [row["status"] for row in rows] == ["ok", "ok", "failed", "failed", "failed", "failed"]
+    assert rows[0]["grammar"] and rows[1]["grammar"] is None
+    assert "not JSON" in rows[2]["error"] and rows[3]["error"] == "no text"
+    assert "not is not supported" in rows[4]["error"] and "no JSON object" in rows[5]["error"]
+    assert all(row["token_ids"] is None for row in rows[2:])
+    assert made.select(PROMPT_SCHEMA.names).slice(0, 2).equals(given.slice(0, 2))
+
+
+def test_without_the_column_no_row_has_a_grammar_of_its_own():
+    made = add_row_settings(prompts("ok", "failed"), pa.table({"a": [1, 2]}), pipeline(structured={"regex": "a"}))
+    assert made["grammar"].to_pylist() == [None, None]
+
+
+@pytest.mark.parametrize(("column", "words"), [("shema", "no column of the input"), ("number", "must be a string of JSON")])
+def test_a_column_that_cannot_be_is_refused_before_any_work(column, words):
+    with pytest.raises(InputError, match=words):
+        check_constraint_column(StructuredConfig(column=column), pa.schema([("schema", pa.string()), ("number", pa.int64())]))

@@ -1,0 +1,71 @@
+"""Constraints as grammars, and what is said of those that cannot be followed."""
+
+import json
+
+import pytest
+from engine.real_engine import tiny_grammars
+from hypothesis import given, settings, strategies as st
+from tiny_models import tiny_tokenizer
+
+from batchpaged.config import StructuredConfig
+from batchpaged.errors import ConfigError
+from batchpaged.structured.grammar import grammar_of, schema_grammar
+
+REFUSED = [
+    ({"json_schema": {"type": "array", "uniqueItems": True}}, "json_schema: uniqueItems is not supported"),
+    ({"json_schema": {"not": {}, "if": {}}}, "if, not are not supported"),
+    ({"json_schema": {"oneOf": [{"type": "string"}, {"type": "string", "maxLength": 3}]}}, "anyOf is"),
+    ({"json_schema": {"items": [{"patternProperties": {"a": {}}}]}}, "patternProperties is not supported"),
+    ({"json_schema": {"type": "wat"}}, "json_schema: cannot be followed: Invalid type: wat"),
+    ({"json_schema": {"type": "string", "pattern": "(?=a)b"}}, "look-around"),
+    ({"json_schema": {"$ref": "https://example.org/s.json"}}, "cannot be followed"),
+    ({"json_schema": {"type": "string", "minLength": 3, "maxLength": 2}}, "minLength"),
+    ({"regex": "[a-z"}, "regex: cannot be followed: unclosed character class"),
+    ({"regex": "(a)\\1"}, "backreferences are not supported"),
+]
+
+
+@pytest.mark.parametrize(("constraint", "reason"), REFUSED)
+def test_what_cannot_be_followed_is_said_on_one_line_with_its_key(constraint, reason):
+    with pytest.raises(ConfigError) as refused:
+        grammar_of(StructuredConfig(**constraint))
+    message = str(refused.value)
+    assert message.startswith("sampling.structured.") and reason in message and "\n" not in message
+
+
+def test_a_property_may_have_the_name_of_any_keyword():
+    properties = {"patternProperties": {"type": "boolean"}, "not": {"enum": ["patternProperties"]}}
+    assert schema_grammar(json.dumps({"type": "object", "properties": properties}))
+
+
+def test_no_constraint_and_a_column_of_them_are_no_grammar_of_the_run():
+    assert grammar_of(None) is None
+    assert grammar_of(StructuredConfig(column="schema")) is None
+
+
+def texts_of(grammar: str, max_tokens: int = 12) -> set[str]:
+    """All texts of a small language, by trying every allowed token."""
+    tokenizer, found, open_states = tiny_tokenizer(), set(), [(tiny_grammars().start(grammar), ())]
+    while open_states:
+        state, ids = open_states.pop()
+        for token in range(3, 259):
+            other = state.fork()
+            other.accept(token)
+            if other.error is None and len(ids) < max_tokens:
+                open_states.append((other, (*ids, token)))
+                if other.matcher.is_accepting():
+                    found.add(tokenizer.decode((*ids, token)))
+    return found
+
+
+@settings(max_examples=6, deadline=None)
+@given(st.lists(st.text(st.sampled_from("ab \"'/\\.*|\n\té"), min_size=1, max_size=3), min_size=1, max_size=3))
+def test_choices_are_taken_letter_by_letter(choices):
+    """Quotes, slashes, line ends, what means something in regular expressions; one may begin another."""
+    assert texts_of(grammar_of(StructuredConfig(choices=tuple(choices)))) == set(choices)
+
+
+def test_json_is_written_as_python_writes_it():
+    schema = {"type": "object", "properties": {"a": {"const": 1}, "b": {"enum": [True, "x"]}}, "required": ["a", "b"]}
+    texts = texts_of(schema_grammar(json.dumps({**schema, "additionalProperties": False})), max_tokens=20)
+    assert texts == {json.dumps({"a": 1, "b": b}) for b in (True, "x")}
