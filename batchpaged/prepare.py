@@ -8,16 +8,19 @@ from typing import Any
 import pyarrow as pa
 
 from batchpaged.config import EngineConfig, Pipeline, StructuredConfig, load_pipeline, parse_pipeline
+from batchpaged.dataset.adapter_column import check_adapter_column
 from batchpaged.dataset.constraint_column import check_constraint_column
 from batchpaged.dataset.prompts import PromptBuilder, validate_prompt_columns
 from batchpaged.dataset.source import Source, open_source
 from batchpaged.engine.attention_check import check_attention
-from batchpaged.errors import ConfigError, InputError, RefusedError, RowError
+from batchpaged.errors import ConfigError, InputError, ModelError, RefusedError, RowError
 from batchpaged.evaluation.evaluator import check_references
+from batchpaged.models.adapters import Adapter, find_adapters
 from batchpaged.models.load import load_config, load_tokenizer
 from batchpaged.models.resolve import ResolvedModel, resolve_model
 from batchpaged.models.support import check_supported
 from batchpaged.past.previous import check_previous
+from batchpaged.planning.keys import MAX_TOKEN_ID
 from batchpaged.report.gates import parse_gates
 from batchpaged.structured.grammar import grammar_of
 
@@ -32,6 +35,7 @@ class Prepared:
     model: ResolvedModel
     config: Any  # the model's transformers configuration
     source: Source
+    adapters: tuple[Adapter, ...] = ()
 
 
 def read_pipeline(pipeline: PipelineLike, overrides: Sequence[str], limit: int | None) -> Pipeline:
@@ -47,7 +51,7 @@ def read_pipeline(pipeline: PipelineLike, overrides: Sequence[str], limit: int |
 def prepare(pipeline: Pipeline, note: Callable[[str], None]) -> Prepared:
     """Raises RefusedError (a subclass says of what) before anything is written."""
     source = open_input(pipeline)
-    return judge_model(pipeline, source, find_model(pipeline, note))
+    return judge_model(pipeline, source, find_model(pipeline, note), find_adapters(pipeline.model.adapters))
 
 
 def open_input(pipeline: Pipeline) -> Source:
@@ -69,10 +73,14 @@ def find_model(pipeline: Pipeline, note: Callable[[str], None]) -> ResolvedModel
     return resolve_model(pipeline.model.id, pipeline.model.revision, note=note)
 
 
-def judge_model(pipeline: Pipeline, source: Source, model: ResolvedModel) -> Prepared:
+def judge_model(
+    pipeline: Pipeline, source: Source, model: ResolvedModel, adapters: tuple[Adapter, ...] = ()
+) -> Prepared:
     """What depends on the model; imports torch, which takes seconds. Raises ModelError or ConfigError."""
     config = load_config(model)
     check_supported(config, pipeline.model.max_model_len)
+    if adapters:
+        _check_adapters(config, adapters)
     if pipeline.cluster.scheduler is None:
         _check_device(pipeline.engine)
     # Compiles the templates and reads the chat template: wrong ones are refused here, not row by row.
@@ -80,7 +88,21 @@ def judge_model(pipeline: Pipeline, source: Source, model: ResolvedModel) -> Pre
     PromptBuilder(pipeline.prompt, tokenizer, pipeline.model.max_model_len, pipeline.sampling.max_tokens)
     if pipeline.sampling.structured is not None:
         _check_structured(pipeline.sampling.structured, tokenizer)
-    return Prepared(pipeline, model, config, source)
+    return Prepared(pipeline, model, config, source, adapters)
+
+
+def _check_adapters(config: Any, adapters: tuple[Adapter, ...]) -> None:
+    """Against the model's shapes, without its weights."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    from batchpaged.models.lora import check_adapters
+
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+    check_adapters(model, adapters)
+    if model.get_input_embeddings().num_embeddings > MAX_TOKEN_ID:
+        raise ModelError(f"model.adapters: the model has more than {MAX_TOKEN_ID} token ids, and with adapters it may not")
 
 
 def _check_structured(structured: StructuredConfig, tokenizer: Any) -> None:
@@ -119,6 +141,7 @@ def _setting_problems(pipeline: Pipeline) -> list[str]:
 
 def _column_problems(pipeline: Pipeline, schema: pa.Schema) -> list[str]:
     problems = _problem(lambda: validate_prompt_columns(pipeline.prompt, schema))
+    problems += _problem(lambda: check_adapter_column(pipeline.model, schema))
     problems += _problem(lambda: check_constraint_column(pipeline.sampling.structured, schema))
     if pipeline.evaluate is not None:
         problems += _problem(lambda: _check_evaluate(pipeline.evaluate.references, schema))

@@ -16,6 +16,7 @@ from batchpaged.cluster.local import connecting, count_workers
 from batchpaged.config import Pipeline
 from batchpaged.dataset.source import Source
 from batchpaged.errors import RefusedError, UnfinishedError
+from batchpaged.models.adapters import Adapter, find_adapters
 from batchpaged.models.resolve import ResolvedModel
 from batchpaged.past.previous import previous_report
 from batchpaged.past.runs import read_report
@@ -62,7 +63,8 @@ def run_pipeline(
     """
     started = time.perf_counter()
     source, model = open_input(pipeline), find_model(pipeline, reporter.note)
-    identity = run_identity(pipeline, model.identity, source.fingerprint(), rows_digest)
+    adapters = find_adapters(pipeline.model.adapters)
+    identity = run_identity(pipeline, model.identity, source.fingerprint(), rows_digest, adapters)
     location = pipeline.output.path if run_dir is None else run_dir
     name = name_of(location)
     with ExitStack() as stack:
@@ -70,7 +72,7 @@ def run_pipeline(
         directory.check_usable(identity, fresh)
         failed = _rows_to_retry(directory, reporter) if retry_failed and not fresh else FailedRows()
         is_finished = directory.is_finished and not fresh and not failed.units
-        ready = None if is_finished else stack.enter_context(_getting_ready(pipeline, source, model, reporter))
+        ready = None if is_finished else stack.enter_context(_getting_ready(pipeline, source, model, adapters, reporter))
         stack.enter_context(directory.lock())
         info = directory.open(pipeline.name, identity, fresh)
         sitting = uuid.uuid4().hex[:12]
@@ -113,11 +115,15 @@ def _rows_to_retry(directory: RunDirectory, reporter: ProgressReporter) -> Faile
 
 @contextmanager
 def _getting_ready(
-    pipeline: Pipeline, source: Source, model: ResolvedModel, reporter: ProgressReporter
+    pipeline: Pipeline,
+    source: Source,
+    model: ResolvedModel,
+    adapters: tuple[Adapter, ...],
+    reporter: ProgressReporter,
 ) -> Iterator[tuple[Client, Prepared]]:
     """Worker processes start while this one judges the model."""
     with connecting(pipeline.cluster, pipeline.engine.device, reporter.note) as get_client:
-        prepared = judge_model(pipeline, source, model)
+        prepared = judge_model(pipeline, source, model, adapters)
         reporter.update(Progress("load", 0, 1, "clusters"))
         client = get_client()
         reporter.update(Progress("load", 1, 1, "clusters"))
@@ -157,6 +163,7 @@ def _compute(
         run_path=str(directory.path.resolve()),
         num_workers=num_workers,
         num_workers_per_host=num_per_host,
+        adapters=prepared.adapters,
     )
     with client.as_current():  # a program may have a client of its own
         seconds = run_graph(client, job, keeper, reporter, lambda: known_model_cost(prepared), stop)

@@ -32,11 +32,12 @@ class UnitRow:
     token_ids: list[int]
     row_id: str
     grammar: str | None = None  # that its completion must follow
+    adapter: str | None = None  # identity of its LoRA adapter
 
     @property
     def kind(self) -> Hashable:
         """What its completion depends on besides its prompt and the run."""
-        return self.grammar
+        return self.grammar, self.adapter
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,8 @@ class EngineWorker:
     ) -> "Future[UnitOutcome]":
         """Queue a unit's rows, in planned order. The future raises what ended the engine, should it end.
 
-        `unit`: its number in the plan, for messages. `next_prompt`: token ids of the row that comes after them in planned order, in the unit that may be next.
+        `unit`: its number in the plan, for messages. `next_prompt`: token ids of the row that comes after them in planned order, in the unit that may be next,
+        if its adapter is that of the last row.
         """
         future: Future[UnitOutcome] = Future()
         with self._lock:
@@ -184,7 +186,7 @@ class EngineWorker:
 
     def _add_row(self, row: UnitRow, tag: tuple[int, int]) -> None:
         try:
-            self._engine.add(row.token_ids, self.params, row.row_id, tag, row.grammar)
+            self._engine.add(row.token_ids, self.params, row.row_id, tag, row.grammar, row.adapter)
         except RowError as error:
             self._finish_row(tag, str(error))
 

@@ -16,6 +16,7 @@ from batchpaged.cluster.turns import Turns
 from batchpaged.cluster.unit_reuse import unit_reuse
 from batchpaged.engine.engine import Completion
 from batchpaged.engine.sampling_params import SamplingParams
+from batchpaged.planning.keys import mark
 from batchpaged.planning.plan_file import read_unit
 from batchpaged.run.failed_rows import read_kept
 from batchpaged.run.unit_file import read_unit_facts, result_row, write_unit
@@ -51,7 +52,9 @@ def _make_engine_worker(job: Job) -> EngineWorker:
     device = choose_device(pipeline.engine.device, partial(claim_gpu, first=worker.name if is_numbered else 0))
     num_threads = default_num_threads(job.num_workers_per_host)
     return EngineWorker(
-        build=lambda: build_engine(job.model, pipeline.model, pipeline.engine, device, job.run_id, num_threads),
+        build=lambda: build_engine(
+            job.model, pipeline.model, pipeline.engine, device, job.run_id, num_threads, job.adapters
+        ),
         params=sampling_params(job),
         fans_out=sampling_params(job).is_greedy and pipeline.engine.prefix_cache,
         name=str(worker.name),
@@ -83,7 +86,7 @@ def infer_unit(job: Job, unit: int, num_units: int, after: int | None) -> dict[s
 class _UnitTask:
     prompts: list[dict[str, Any]]  # of the plan, all rows of the unit
     outcome: "Future[UnitOutcome] | None"  # None where no row has a prompt
-    before: list[int] | None  # token ids of the row before the unit, in planned order
+    before: list[int] | None  # the row before the unit in planned order, as `_marked`
     kept: dict[int, dict[str, Any]]  # rows computed earlier that need not be computed again, by ordinal
     earlier: list[dict[str, Any]]  # facts of those who computed them
 
@@ -96,29 +99,39 @@ def _begin(job: Job, unit: int, num_units: int) -> _UnitTask:
     prompts = read_unit(job.directory.path, unit).to_pylist()
     task = _UnitTask(prompts, None, None, *read_kept(job.directory.retry_file(unit)))
     grammar = grammar_of(job.pipeline.sampling.structured)
-    rows = [_unit_row(prompt, grammar) for prompt in prompts if task.is_computed(prompt)]
+    rows = [_unit_row(job, prompt, grammar) for prompt in prompts if task.is_computed(prompt)]
     if not rows:
         return task
-    before, after = _neighbours(job, unit, num_units)
-    return replace(task, outcome=_engine_worker(job).submit(rows, after, unit), before=before)
+    after = _after(job, unit, num_units, prompts[-1]["adapter"])
+    return replace(task, outcome=_engine_worker(job).submit(rows, after, unit), before=_before(job, unit))
 
 
-def _unit_row(prompt: dict[str, Any], grammar: str | None) -> UnitRow:
+def _unit_row(job: Job, prompt: dict[str, Any], grammar: str | None) -> UnitRow:
     """`grammar`: of all rows, unless each has its own or none."""
-    return UnitRow(prompt["token_ids"], prompt["row_id"], prompt["grammar"] or grammar)
+    adapter = None if prompt["adapter"] is None else job.adapters[prompt["adapter"]].identity
+    return UnitRow(prompt["token_ids"], prompt["row_id"], prompt["grammar"] or grammar, adapter)
 
 
-def _neighbours(job: Job, unit: int, num_units: int) -> tuple[list[int] | None, list[int] | None]:
-    """Token ids of the rows before and after the unit in planned order; None where there is none."""
-    before = read_unit(job.directory.path, unit - 1)["token_ids"][-1].as_py() if unit > 0 else None
-    after = read_unit(job.directory.path, unit + 1)["token_ids"][0].as_py() if unit + 1 < num_units else None
-    return before, after
+def _before(job: Job, unit: int) -> list[int] | None:
+    """The row before the unit in planned order, as `_marked`; None where there is none."""
+    if unit == 0:
+        return None
+    rows = read_unit(job.directory.path, unit - 1)
+    return _marked(rows.slice(len(rows) - 1).to_pylist()[0])
+
+
+def _after(job: Job, unit: int, num_units: int, adapter: int | None) -> list[int] | None:
+    """Token ids of the row after the unit in planned order; None where there is none, or it has another adapter."""
+    if unit + 1 == num_units:
+        return None
+    row = read_unit(job.directory.path, unit + 1).slice(0, 1).to_pylist()[0]
+    return row["token_ids"] if row["adapter"] == adapter else None
 
 
 def _finish(job: Job, unit: int, task: _UnitTask) -> dict[str, Any]:
     """Wait for the engine, and commit. -> the unit's facts"""
     outcomes, facts = _outcomes(task)
-    pairs = zip((prompt["token_ids"] for prompt in task.prompts), outcomes, strict=True)
+    pairs = zip((_marked(prompt) for prompt in task.prompts), outcomes, strict=True)
     facts |= {"unit": unit, "sitting": job.sitting, "num_rows": len(task.prompts)}
     facts["completions"] = _completion_sum(outcomes)
     facts["num_refused"] = sum(isinstance(outcome, str) for outcome in outcomes)
@@ -129,6 +142,11 @@ def _finish(job: Job, unit: int, task: _UnitTask) -> dict[str, Any]:
     write_unit(job.directory.unit_file(unit), rows, facts)
     job.directory.retry_file(unit).unlink(missing_ok=True)
     return facts
+
+
+def _marked(prompt: dict[str, Any]) -> list[int] | None:
+    """Token ids of which those of different adapters have nothing in common."""
+    return prompt["token_ids"] and mark(prompt["token_ids"], prompt["adapter"])
 
 
 def _outcomes(task: _UnitTask) -> tuple[list[Completion | str | None], dict[str, Any]]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from batchpaged.config import Pipeline
 from batchpaged.dataset.source import Source
 from batchpaged.errors import UnfinishedError
+from batchpaged.models.adapters import Adapter
 from batchpaged.models.resolve import ResolvedModel
 from batchpaged.run.directory import RunDirectory
 
@@ -23,6 +24,7 @@ class Job:
     run_path: str  # absolute
     num_workers: int
     num_workers_per_host: int  # they share its cores
+    adapters: tuple[Adapter, ...] = ()  # in the order of their numbers
 
     @cached_property
     def directory(self) -> RunDirectory:

@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
+from batchpaged.config.adapters import AdapterName, Adapters
 from batchpaged.config.gates import GATE_PATTERN, check_gate
 from batchpaged.config.rules import broken_rules
 from batchpaged.config.section import Section
@@ -115,6 +116,15 @@ class ModelConfig(Section):
     )
     max_model_len: Annotated[int, Field(ge=2)] = Field(
         2048, description="Most tokens of a prompt and its completion together"
+    )
+    adapters: Adapters = Field(
+        (), json_schema_extra={"default": {}}, description="LoRA adapters by name: folders as peft saves them"
+    )
+    adapter: AdapterName | None = Field(
+        None, description="Name of the adapter that all rows use; null: none, or the row's own"
+    )
+    adapter_column: Text | None = Field(
+        None, description="Column of adapter names, one per row; a row whose value is null uses the base model"
     )
 
 

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
+from batchpaged.config.adapters import pairs_of
+
 CONSTRAINTS = tuple(f"sampling.structured.{name}" for name in ("json_schema", "regex", "choices", "column"))
 SOURCES = ("prompt.user", "prompt.messages_column", "prompt.text_column", "prompt.token_ids_column")
 
@@ -89,12 +91,41 @@ def _end_of_structure(ignore_eos: bool, structured: object) -> str | None:
     return "cannot be with sampling.structured: a completion ends where its structure does; leave one of them out"
 
 
+def _known_adapter(adapter: str | None, adapters: object) -> str | None:
+    names = [name for name, _ in pairs_of(adapters)]
+    if adapter is None or adapter in names:
+        return None
+    return f"is no name in model.adapters, which has {', '.join(names) or 'none'}"
+
+
+def _used_adapters(adapters: object, adapter: str | None, column: str | None) -> str | None:
+    if adapter is not None and column is not None:
+        return "are for all rows by model.adapter, or for each by model.adapter_column; leave one of them out"
+    if pairs_of(adapters) and adapter is None and column is None:
+        return "are used by no row; give model.adapter or model.adapter_column"
+    return None
+
+
+def _adapters_of_the_column(column: str | None, adapters: object) -> str | None:
+    return "needs model.adapters, the names that it may hold" if column is not None and not pairs_of(adapters) else None
+
+
+def _no_adapters(batch_invariant: bool, adapters: object) -> str | None:
+    if not batch_invariant or not pairs_of(adapters):
+        return None
+    return "cannot be with model.adapters, whose products depend on the batch; set it to false"
+
+
 RULES = (
     Rule(SOURCES, _one_source, about="prompt"),
     Rule(("prompt.system", *SOURCES[1:]), _system_with_user),
     Rule(("prompt.reorder", "prompt.user"), _reorder_with_user),
     Rule(("prompt.chat_template", *SOURCES[1:]), _template_applies),
     Rule(("sampling.max_tokens", "model.max_model_len"), _room_for_the_prompt),
+    Rule(("model.adapter", "model.adapters"), _known_adapter),
+    Rule(("model.adapters", "model.adapter", "model.adapter_column"), _used_adapters),
+    Rule(("model.adapter_column", "model.adapters"), _adapters_of_the_column),
+    Rule(("engine.batch_invariant", "model.adapters"), _no_adapters),
     Rule(("sampling.structured", *CONSTRAINTS), _one_constraint),
     Rule(("sampling.ignore_eos", "sampling.structured"), _end_of_structure),
     Rule(("engine.max_batch_tokens", "engine.block_size"), _budget_of_a_block),

@@ -1,32 +1,40 @@
-"""What rows say about their own completions, besides their prompts."""
+"""What rows say about their own completions, besides their prompts: a grammar, an adapter."""
+
+from collections.abc import Sequence
 
 import pyarrow as pa
 
 from batchpaged.config import Pipeline
+from batchpaged.dataset.adapter_column import row_adapters
 from batchpaged.dataset.constraint_column import row_grammars
 from batchpaged.errors import RowError
 
 
 def add_row_settings(prompts: pa.Table, rows: pa.Table, pipeline: Pipeline) -> pa.Table:
-    """`prompts`, one row per row of the input, with a column `grammar`; a row that asks for what cannot be fails."""
+    """`prompts`, one row per row of the input, with columns `adapter` and `grammar`; a row that asks for what cannot be fails."""
+    prompts = _add(prompts, "adapter", pa.int16(), row_adapters(rows, pipeline.model))
     structured = pipeline.sampling.structured
-    if structured is None or structured.column is None:
-        return prompts.append_column("grammar", pa.nulls(len(prompts), pa.string()))
-    grammars = row_grammars(rows, structured.column)
-    prompts = fail_rows(prompts, grammars)
-    texts = [None if isinstance(grammar, RowError) else grammar for grammar in grammars]
-    return prompts.append_column("grammar", pa.array(texts, pa.string()))
+    has_column = structured is not None and structured.column is not None
+    return _add(prompts, "grammar", pa.string(), row_grammars(rows, structured.column) if has_column else None)
 
 
-def fail_rows(prompts: pa.Table, outcomes: list[object]) -> pa.Table:
-    """Rows whose outcome is a RowError have failed for that reason, unless they have for another."""
-    if not any(isinstance(outcome, RowError) for outcome in outcomes):
+def _add(prompts: pa.Table, name: str, kind: pa.DataType, values: Sequence[object] | None) -> pa.Table:
+    """`values`: one per row, or why the row fails; None: null for all."""
+    if values is None:
+        return prompts.append_column(name, pa.nulls(len(prompts), kind))
+    prompts = _fail_rows(prompts, values)
+    return prompts.append_column(name, pa.array([None if isinstance(v, RowError) else v for v in values], kind))
+
+
+def _fail_rows(prompts: pa.Table, values: Sequence[object]) -> pa.Table:
+    """A row that has failed already keeps its reason."""
+    if not any(isinstance(value, RowError) for value in values):
         return prompts
-    pairs = zip(prompts.to_pylist(), outcomes, strict=True)
-    return pa.Table.from_pylist([_row(row, outcome) for row, outcome in pairs], schema=prompts.schema)
+    pairs = zip(prompts.to_pylist(), values, strict=True)
+    return pa.Table.from_pylist([_row(row, value) for row, value in pairs], schema=prompts.schema)
 
 
-def _row(row: dict[str, object], outcome: object) -> dict[str, object]:
-    if row["status"] == "failed" or not isinstance(outcome, RowError):
+def _row(row: dict[str, object], value: object) -> dict[str, object]:
+    if row["status"] == "failed" or not isinstance(value, RowError):
         return row
-    return {**row, "token_ids": None, "num_truncated": None, "status": "failed", "error": str(outcome)}
+    return {**row, "token_ids": None, "num_truncated": None, "status": "failed", "error": str(value)}

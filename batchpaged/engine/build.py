@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Literal
 
 import psutil
@@ -26,9 +26,11 @@ from batchpaged.engine.model_runner import ModelRunner
 from batchpaged.engine.replay import CudaGraphs
 from batchpaged.engine.stop import StopCheck
 from batchpaged.errors import ModelError
+from batchpaged.models.adapters import Adapter
 from batchpaged.models.kv_shape import kv_bytes_per_token
 from batchpaged.models.layers import AttentionLayer, attention_layers
 from batchpaged.models.load import load_model, load_tokenizer, resolve_dtype, stop_token_ids
+from batchpaged.models.lora import AdapterRows, install_adapters
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -41,9 +43,15 @@ FREE_MEMORY_SHARE = 0.5
 
 
 def build_engine(
-    resolved: ResolvedModel, model_config: ModelConfig, config: EngineConfig, device: str, run_id: str, num_threads: int
+    resolved: ResolvedModel,
+    model_config: ModelConfig,
+    config: EngineConfig,
+    device: str,
+    run_id: str,
+    num_threads: int,
+    adapters: Sequence[Adapter] = (),
 ) -> Engine:
-    """Load the model and allocate its KV cache. Raises ModelError."""
+    """Load the model and its adapters, and allocate its KV cache. Raises ModelError."""
     register()
     torch.set_num_threads(num_threads)
     tokenizer = load_tokenizer(resolved)
@@ -56,9 +64,10 @@ def build_engine(
     if device != "cpu":
         torch.cuda.set_device(device)  # of this thread: Triton's kernels run on the current one
     model = load_model(resolved, dtype=dtype, device=device, attn_implementation=NAME)
+    adapter_rows = install_adapters(model, adapters) if adapters else None
     layers = attention_layers(model)
     _prepare(model, config, device, num_threads)
-    runner, num_blocks = _make_runner(model, config, model_config.max_model_len, layers, device)
+    runner, num_blocks = _make_runner(model, config, model_config.max_model_len, layers, device, adapter_rows)
     if config.batch_invariant:
         check_batch_invariance(runner, model.get_input_embeddings().num_embeddings, num_blocks, config.block_size)
     limits = EngineLimits(
@@ -85,7 +94,12 @@ def steps_ahead(async_scheduling: Literal["auto"] | bool, device: str) -> int:
 
 
 def _make_runner(
-    model: PreTrainedModel, config: EngineConfig, max_model_len: int, layers: tuple[AttentionLayer, ...], device: str
+    model: PreTrainedModel,
+    config: EngineConfig,
+    max_model_len: int,
+    layers: tuple[AttentionLayer, ...],
+    device: str,
+    adapter_rows: AdapterRows | None,
 ) -> tuple[ModelRunner, int]:
     """-> the runner, and the number of blocks of its pool"""
     shapes, dtype = tuple(layer.shape for layer in layers), model.dtype
@@ -95,17 +109,17 @@ def _make_runner(
 
     def measure() -> int:
         block_bytes = kv_bytes_per_token(shapes, dtype, config.kv_dtype) * config.block_size
-        return measured_kv_bytes(model, config, max_model_len, make_backend, block_bytes)
+        return measured_kv_bytes(model, config, max_model_len, make_backend, block_bytes, adapter_rows)
 
     if device == "cpu":
         num_blocks = num_kv_blocks(config, shapes, dtype, lambda: free_kv_bytes(device))
-        return ModelRunner(model, make_backend(num_blocks)), num_blocks
+        return ModelRunner(model, make_backend(num_blocks), adapter_rows=adapter_rows), num_blocks
     num_blocks = num_kv_blocks(config, shapes, dtype, measure)
-    if config.cuda_graphs:
+    if config.cuda_graphs and adapter_rows is None:  # a graph cannot know whose rows a step has
         max_sequences = min(config.max_sequences, config.max_batch_tokens)
         backend = make_backend(num_blocks + 1)
         return graph_runner(model, backend, config.block_size, max_sequences, CudaGraphs()), num_blocks
-    return ModelRunner(model, make_backend(num_blocks)), num_blocks
+    return ModelRunner(model, make_backend(num_blocks), adapter_rows=adapter_rows), num_blocks
 
 
 def _prepare(model: PreTrainedModel, config: EngineConfig, device: str, num_threads: int) -> None:

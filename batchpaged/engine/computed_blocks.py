@@ -1,7 +1,7 @@
 """Blocks become findable as steps fill them."""
 
 from batchpaged.engine.block_pool import BlockPool
-from batchpaged.engine.prefix_cache import PrefixCache
+from batchpaged.engine.prefix_cache import Parent, PrefixCache
 from batchpaged.engine.sequence import Sequence
 
 
@@ -40,8 +40,8 @@ class ComputedBlocks:
             sequence.block_table[index] = canonical
         sequence.num_cached_blocks += 1
 
-    def _content(self, sequence: Sequence, end: int) -> tuple[int, int | None, tuple[int, ...]]:
+    def _content(self, sequence: Sequence, end: int) -> tuple[int, Parent, tuple[int, ...]]:
         """(block, parent block, tokens) of the first block that is not cached, filled up to token `end`."""
         index = sequence.num_cached_blocks
-        parent = sequence.block_table[index - 1] if index else None
+        parent = sequence.block_table[index - 1] if index else sequence.adapter
         return sequence.block_table[index], parent, tuple(sequence.token_ids[index * self._pool.block_size : end])

@@ -98,16 +98,23 @@ class Engine:
         return [self._tags[s.seq_id] for s in (scheduler.running or list(scheduler.waiting)[:1])]
 
     def add(
-        self, token_ids: list[int], params: SamplingParams, row_key: str, tag: Any, grammar: str | None = None
+        self,
+        token_ids: list[int],
+        params: SamplingParams,
+        row_key: str,
+        tag: Any,
+        grammar: str | None = None,
+        adapter: str | None = None,
     ) -> None:
         """Queue a prompt. `row_key` names the row for its random seed; `tag` comes back with the completion.
 
-        `grammar`: what the completion must follow (see `batchpaged.structured`). Raises RowError if the prompt can never
+        `grammar`: what the completion must follow (see `batchpaged.structured`); `adapter`: identity of one of those that the
+        model was given. Raises RowError if the prompt can never
         fit, or the grammar cannot be followed.
         """
         seed = row_seed(params.seed, row_key)
         state = None if grammar is None else self._grammars.start(grammar)
-        sequence = Sequence(self._num_added, list(token_ids), len(token_ids), params, seed, state)
+        sequence = Sequence(self._num_added, list(token_ids), len(token_ids), params, seed, adapter, state)
         self.scheduler.add(sequence)
         self._tags[sequence.seq_id] = tag
         self._num_added += 1

@@ -5,7 +5,7 @@ from bisect import insort
 from batchpaged.engine.block_pool import BlockPool
 from batchpaged.engine.prefix_cache import PrefixCache
 from batchpaged.engine.sampling_params import SamplingParams
-from batchpaged.engine.sequence import Sequence, Status, common_prefix_length
+from batchpaged.engine.sequence import Sequence, Status
 
 MIN_RUN = 4  # sequences that follow each other in planned order, on average: units have more, a shuffled queue has two
 
@@ -69,12 +69,13 @@ class FutureUses:
                 self._reconsider(block_hash)
 
     def expect(self, token_ids: list[int] | None) -> None:
-        """A prompt that will be added next, but is not there yet; the last word counts."""
+        """A prompt that will be added next, but is not there yet; the last word counts. Its adapter is that of the last one added."""
         if self._expected is not None:
             self.remove(self._expected)
         self._expected = None
         if token_ids:
-            self._expected = Sequence(-1, token_ids, len(token_ids), SamplingParams(), seed=0)
+            adapter = None if self._last is None else self._last.adapter
+            self._expected = Sequence(-1, token_ids, len(token_ids), SamplingParams(), seed=0, adapter=adapter)
             self._enter(self._expected)
 
     def before_release(self, sequence: Sequence) -> None:
@@ -93,11 +94,11 @@ class FutureUses:
     def _enter(self, sequence: Sequence) -> None:
         last, size = self._last, self._pool.block_size
         num_sharable = sequence.num_prompt_tokens - 1  # the last token is always computed
-        shared = 0 if last is None else common_prefix_length(last.prompt_array, sequence.prompt_array)
+        shared = 0 if last is None else last.num_common(sequence)
         shared = min(shared, num_sharable)
         if shared >= size:
             sequence.block_hashes = last.block_hashes[: shared // size]
-        self._cache.extend_hashes(sequence.block_hashes, sequence.token_ids, num_sharable // size)
+        self._cache.extend_hashes(sequence.block_hashes, sequence.token_ids, num_sharable // size, sequence.adapter)
         self._wait(sequence, self._next)
         self._next += 1
         if shared % size:
@@ -119,7 +120,7 @@ class FutureUses:
         if last.status is not Status.FINISHED:
             last.successor, last.copied_index = sequence, index
             return
-        source = self._cache.match(sequence.token_ids, sequence.block_hashes).copy_source
+        source = self._cache.match(sequence.token_ids, sequence.block_hashes, sequence.adapter).copy_source
         if source is not None:
             self._copy_from(source, sequence)
 

@@ -13,6 +13,7 @@ from batchpaged.engine.decode_steps import DecodeSteps, MakeReplay
 from batchpaged.engine.gpu_memory import kv_cache_share, measure_gpu_memory, worst_steps
 from batchpaged.engine.model_runner import ModelRunner, compute_logits
 from batchpaged.errors import ModelError
+from batchpaged.models.lora import AdapterRows
 
 if TYPE_CHECKING:
     from batchpaged.config import EngineConfig
@@ -41,13 +42,18 @@ def graph_runner(
 
 
 def measured_kv_bytes(
-    model: PreTrainedModel, config: "EngineConfig", max_model_len: int, make_backend: MakeBackend, block_bytes: int
+    model: PreTrainedModel,
+    config: "EngineConfig",
+    max_model_len: int,
+    make_backend: MakeBackend,
+    block_bytes: int,
+    adapter_rows: AdapterRows | None = None,
 ) -> int:
     """What worst-case steps leave for the KV cache under `engine.gpu_memory_fraction`. Raises ModelError."""
     worst = worst_steps(config.max_batch_tokens, config.max_sequences, max_model_len, config.block_size)
 
     def run_steps() -> None:
-        runner = ModelRunner(model, make_backend(worst.num_blocks))
+        runner = ModelRunner(model, make_backend(worst.num_blocks), adapter_rows=adapter_rows)
         for plan in worst.plans:
             runner.start(plan)()
 

@@ -2,7 +2,7 @@
 
 from bisect import bisect_left, insort
 
-from batchpaged.engine.sequence import Sequence, common_prefix_length
+from batchpaged.engine.sequence import Sequence
 
 
 class InFlight:
@@ -25,7 +25,7 @@ class InFlight:
         at = bisect_left(self._entries, _entry(sequence))
         best: tuple[int, Sequence | None] = (0, None)
         for _, _, other in self._entries[max(at - 1, 0) : at + 1]:
-            shared = common_prefix_length(sequence.prompt_array, other.prompt_array)
+            shared = sequence.num_common(other)
             if shared > best[0]:
                 best = (shared, other)
         return best

@@ -12,6 +12,7 @@ from batchpaged.attention.upload import upload
 from batchpaged.engine.decode_steps import DecodeSteps
 from batchpaged.engine.sampler import sample
 from batchpaged.engine.step import StepPlan
+from batchpaged.models.lora import AdapterRows
 from batchpaged.models.needed_rows import needing
 
 
@@ -64,12 +65,17 @@ class ModelRunner:
     """
 
     def __init__(
-        self, model: PreTrainedModel, backend: AttentionBackend, decode_steps: DecodeSteps | None = None
+        self,
+        model: PreTrainedModel,
+        backend: AttentionBackend,
+        decode_steps: DecodeSteps | None = None,
+        adapter_rows: AdapterRows | None = None,
     ) -> None:
-        """`decode_steps`: runs the steps that it takes; None: all steps are run alike."""
+        """`decode_steps`: runs the steps that it takes; None: all steps are run alike. `adapter_rows`: of a model with adapters."""
         self._model = model
         self._backend = backend
         self._decode_steps = decode_steps
+        self._adapter_rows = adapter_rows
         self._device = model.device
         self._sampled = _Sampled(torch.zeros(0, dtype=torch.int64, device=self._device), {})  # by the step before
 
@@ -104,6 +110,8 @@ class ModelRunner:
         if self._decode_steps is not None and self._decode_steps.takes(plan):
             return self._decode_steps.logits(plan, token_ids)
         self._backend.begin(plan)
+        if self._adapter_rows is not None:
+            self._adapter_rows.select([(step.adapter, step.query_length) for step in plan.sequences], self._device)
         positions, wanted = upload(plan.positions, self._device), upload(rows, self._device)
         return compute_logits(self._model, self._backend, token_ids[None], positions[None], wanted)
 

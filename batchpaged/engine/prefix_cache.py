@@ -15,6 +15,8 @@ import xxhash
 
 from batchpaged.engine.block_pool import BlockPool
 
+# What a block follows: a block id; at the start of a prompt the identity of its adapter, or None for the base model.
+Parent = int | str | None
 BlockHash = Callable[[bytes, bytes], bytes]  # (parent hash, token ids as int32 bytes) -> hash
 
 
@@ -25,7 +27,7 @@ def xxh3_128(parent: bytes, tokens: bytes) -> bytes:
 @dataclass(frozen=True, slots=True)
 class CachedBlock:
     block: int
-    parent: int | None  # block id of the parent; None at the root
+    parent: Parent
     hash: bytes | None  # None for an open block: its owner still appends to it
     tokens: tuple[int, ...]  # at most block_size
 
@@ -46,8 +48,8 @@ NO_MATCH = PrefixMatch((), None, 0, 0)
 class PrefixCache:
     """Owns the findability of blocks; the pool owns their lives.
 
-    `root` seeds every hash: it differs per run, model, dtype and adapter, so equal tokens of different models
-    never meet. `parent is None` marks the first block of a prompt.
+    `root` seeds every hash: it differs per run, model and dtype, and with the identity of an adapter per adapter, so equal
+    tokens of different models never meet.
     """
 
     def __init__(self, pool: BlockPool, root: bytes, block_hash: BlockHash = xxh3_128) -> None:
@@ -57,23 +59,30 @@ class PrefixCache:
         self._by_hash: dict[bytes, CachedBlock] = {}
         self._by_block: dict[int, CachedBlock] = {}
         # Children of a block by token ids, sorted: the longest common prefix is always with a neighbour.
-        self._children: dict[int | None, list[tuple[tuple[int, ...], int]]] = {}
+        self._children: dict[Parent, list[tuple[tuple[int, ...], int]]] = {}
         pool.on_evict = self._forget
         pool.leaf_below = self._leaf_below
 
     def __len__(self) -> int:
         return len(self._by_block)
 
-    def extend_hashes(self, hashes: list[bytes], token_ids: list[int], num_blocks: int) -> None:
+    def extend_hashes(
+        self, hashes: list[bytes], token_ids: list[int], num_blocks: int, adapter: str | None = None
+    ) -> None:
         """Append the hashes of a prompt's leading full blocks until there are `num_blocks` of them."""
         size = self._pool.block_size
         content = np.asarray(token_ids[len(hashes) * size : num_blocks * size], dtype=np.int32).tobytes()
-        parent_hash = hashes[-1] if hashes else self._root
+        parent_hash = hashes[-1] if hashes else self._root_of(adapter)
         for start in range(0, len(content), 4 * size):
             parent_hash = self._block_hash(parent_hash, content[start : start + 4 * size])
             hashes.append(parent_hash)
 
-    def match(self, token_ids: list[int], hashes: list[bytes] | None = None) -> PrefixMatch:
+    def _root_of(self, adapter: str | None) -> bytes:
+        return self._root if adapter is None else self._block_hash(self._root, adapter.encode())
+
+    def match(
+        self, token_ids: list[int], hashes: list[bytes] | None = None, adapter: str | None = None
+    ) -> PrefixMatch:
         """Longest cached prefix of all but the last token, whose logits are needed. Changes nothing in the cache.
 
         `hashes`: of the prompt's leading full blocks, as far as they are known; those missing are appended.
@@ -81,9 +90,9 @@ class PrefixCache:
         size = self._pool.block_size
         limit = len(token_ids) - 1
         hashes = [] if hashes is None else hashes
-        self.extend_hashes(hashes, token_ids, limit // size)
+        self.extend_hashes(hashes, token_ids, limit // size, adapter)
         blocks: list[int] = []
-        parent = None
+        parent: Parent = adapter
         for index in range(limit // size):
             entry = self._by_hash.get(hashes[index])
             tokens = tuple(token_ids[index * size : (index + 1) * size])
@@ -105,7 +114,7 @@ class PrefixCache:
         entry = self._by_block.get(block)
         return None if entry is None else entry.hash
 
-    def _nearest_child(self, parent: int | None, tokens: tuple[int, ...]) -> tuple[int | None, int]:
+    def _nearest_child(self, parent: Parent, tokens: tuple[int, ...]) -> tuple[int | None, int]:
         children = self._children.get(parent, [])
         at = bisect_left(children, (tokens,))
         best: tuple[int | None, int] = (None, 0)
@@ -116,7 +125,7 @@ class PrefixCache:
         return best
 
     def insert(
-        self, block: int, parent: int | None, tokens: tuple[int, ...], block_hash: bytes | None = None
+        self, block: int, parent: Parent, tokens: tuple[int, ...], block_hash: bytes | None = None
     ) -> int | None:
         """Make a referenced block findable; returns the block that now stands for these tokens.
 
@@ -140,8 +149,8 @@ class PrefixCache:
         self._remember(entry)
         return block
 
-    def _hash(self, parent: int | None, tokens: tuple[int, ...]) -> bytes:
-        parent_hash = self._root if parent is None else self._by_block[parent].hash
+    def _hash(self, parent: Parent, tokens: tuple[int, ...]) -> bytes:
+        parent_hash = self._by_block[parent].hash if isinstance(parent, int) else self._root_of(parent)
         return self._block_hash(parent_hash, np.asarray(tokens, dtype=np.int32).tobytes())
 
     def _remember(self, entry: CachedBlock) -> None:
@@ -173,7 +182,7 @@ class PrefixCache:
         """Raise AssertionError unless every cached block is marked so, and its parent is a full cached block."""
         for block, entry in self._by_block.items():
             parent = entry.parent
-            if parent is not None and (parent not in self._by_block or self._by_block[parent].hash is None):
+            if isinstance(parent, int) and (parent not in self._by_block or self._by_block[parent].hash is None):
                 raise AssertionError("a cached block has outlived its parent")
             if not self._pool.is_cached(block) or (entry.hash is not None and self._by_hash[entry.hash] is not entry):
                 raise AssertionError("a cached block cannot be found")

@@ -230,7 +230,7 @@ class Scheduler:
             self.waiting = deque(s for s in self.waiting if s.seq_id not in admitted)
 
     def _match(self, sequence: Sequence) -> PrefixMatch:
-        return self.cache.match(sequence.token_ids, sequence.block_hashes) if self.cache else NO_MATCH
+        return self.cache.match(sequence.token_ids, sequence.block_hashes, sequence.adapter) if self.cache else NO_MATCH
 
     def _is_waiting_for_prefix(self, sequence: Sequence) -> bool:
         other = sequence.waits_for

@@ -42,6 +42,7 @@ class Sequence:
     num_prompt_tokens: int
     params: SamplingParams
     seed: int  # the row's own
+    adapter: str | None = None  # identity of its LoRA adapter; None: the base model
     grammar: Grammar | None = None  # what the completion must follow; it has accepted what was generated
     status: Status = Status.WAITING
     block_table: list[int] = field(default_factory=list)  # block ids, in order of position
@@ -61,7 +62,7 @@ class Sequence:
     finish_reason: FinishReason | None = None
     stop_index: int | None = None  # length in characters of the completion, when a stop string ended it
     prompt_array: np.ndarray | None = None  # int32 [num_prompt_tokens], for fast comparison
-    sort_key: bytes = b""  # the prompt in bytes that sort as its token ids do
+    sort_key: bytes = b""  # adapter and prompt in bytes that sort as they do
     # Accounting: every prompt token is counted once, as cached or as prefilled, when it first enters the cache.
     num_known_tokens: int = 0  # most tokens that were ever in the cache; to compute one of them again is to recompute
     num_cached_tokens: int = 0
@@ -71,7 +72,11 @@ class Sequence:
 
     def __post_init__(self) -> None:
         self.prompt_array = np.asarray(self.token_ids[: self.num_prompt_tokens], dtype=np.int32)
-        self.sort_key = self.prompt_array.astype(">i4").tobytes()
+        self.sort_key = (self.adapter or "").encode() + self.prompt_array.astype(">i4").tobytes()
+
+    def num_common(self, other: "Sequence") -> int:
+        """Leading prompt tokens that both share; none where their adapters differ, and with them keys and values."""
+        return common_prefix_length(self.prompt_array, other.prompt_array) if self.adapter == other.adapter else 0
 
     @property
     def num_tokens(self) -> int:

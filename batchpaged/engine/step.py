@@ -35,6 +35,7 @@ class SequenceStep:
     context_length: int  # tokens in the cache once the step is done
     block_table: tuple[int, ...]  # covers context_length tokens
     sample: SampleRequest | None  # None while a chunk of the prompt is still missing
+    adapter: str | None = None  # identity of the LoRA adapter that its tokens are computed with
 
 
 @dataclass(frozen=True)

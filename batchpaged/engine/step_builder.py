@@ -36,7 +36,7 @@ class StepBuilder:
         self._slots += self._slots_of(sequence.block_table, start, end)
         sample = _sample_request(sequence) if end == sequence.num_tokens else None
         table = tuple(sequence.block_table[: -(-end // self._block_size)])
-        self._sequences.append(SequenceStep(sequence.seq_id, num_tokens, end, table, sample))
+        self._sequences.append(SequenceStep(sequence.seq_id, num_tokens, end, table, sample, sequence.adapter))
         sequence.count_computed(start, end, self._counts)
 
     def _slots_of(self, block_table: list[int], start: int, end: int) -> Iterable[int]:

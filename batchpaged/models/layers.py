@@ -17,6 +17,7 @@ from batchpaged.errors import ModelError
 from batchpaged.models.quiet import quiet_transformers
 
 RECORDER = "batchpaged_recorder"
+NUM_PROBE_TOKENS = 2  # that a model is run on, once, to see what it asks for
 # Keyword arguments that attention functions get and that change nothing for a causal model in a flattened batch.
 _HARMLESS = {
     "cache",
@@ -70,8 +71,8 @@ def attention_layers(model: PreTrainedModel) -> tuple[AttentionLayer, ...]:
     Raises ModelError where the model asks for something that cannot be honoured.
     """
     with _recording(model) as calls:
-        tokens = torch.zeros((1, 2), dtype=torch.long, device=model.device)
-        positions = torch.arange(2, device=model.device)[None]
+        tokens = torch.zeros((1, NUM_PROBE_TOKENS), dtype=torch.long, device=model.device)
+        positions = torch.arange(NUM_PROBE_TOKENS, device=model.device)[None]
         model(input_ids=tokens, position_ids=positions, use_cache=False, logits_to_keep=1)
     problem = _problem(calls, model.config.num_hidden_layers)
     if problem is not None:

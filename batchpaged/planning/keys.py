@@ -1,9 +1,14 @@
 """Prompts as byte strings that sort as their token ids do, so that Arrow sorts and gathers them as plain memory."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 TOKEN_BYTES = 4
+_MARK_SHIFT = 22
+MAX_TOKEN_ID = 1 << _MARK_SHIFT  # of models with adapters; what lies above says which adapter
 
 
 def as_keys(prompts: pa.ListArray) -> pa.LargeBinaryArray:
@@ -22,6 +27,39 @@ def as_prompts(values: pa.Array) -> pa.ListArray:
     values = values.cast(pa.large_binary())
     mask = values.is_null() if values.null_count else None
     return pa.ListArray.from_arrays(key_offsets(values).astype(np.int32), key_values(values).view("<i4"), mask=mask)
+
+
+def marked(keys: pa.LargeBinaryArray, adapters: pa.Array) -> pa.LargeBinaryArray:
+    """The same with each row's adapter (int16, null: none) in the upper bits of its first token.
+
+    So prompts of different adapters share nothing, and sort by adapter first, while lengths and all else stay as they are.
+    """
+    return keys if adapters.null_count == len(adapters) else _changed(keys, adapters, lambda firsts, marks: firsts | marks)
+
+
+def unmarked(keys: pa.LargeBinaryArray, adapters: pa.Array) -> pa.LargeBinaryArray:
+    """What `marked` was given."""
+    if adapters.null_count == len(adapters):
+        return keys
+    return _changed(keys, adapters, lambda firsts, marks: np.where(marks, firsts & (MAX_TOKEN_ID - 1), firsts))
+
+
+def mark(token_ids: list[int], adapter: int | None) -> list[int]:
+    """One prompt, as `marked` does it."""
+    return token_ids if adapter is None else [token_ids[0] | (adapter + 1) << _MARK_SHIFT, *token_ids[1:]]
+
+
+def _changed(
+    keys: pa.LargeBinaryArray, adapters: pa.Array, change: Callable[[np.ndarray, np.ndarray], np.ndarray]
+) -> pa.LargeBinaryArray:
+    """`change`: (first tokens, marks) -> first tokens, of the rows that have a token"""
+    offsets = key_offsets(keys)
+    values = key_values(keys).view(">u4").astype("<u4")
+    has_tokens = np.diff(offsets) > 0
+    firsts = (offsets - offsets[0])[:-1][has_tokens]
+    marks = (pc.fill_null(adapters, -1).to_numpy(zero_copy_only=False).astype(np.uint32) + 1) << _MARK_SHIFT
+    values[firsts] = change(values[firsts], marks[has_tokens])
+    return _swapped(offsets - offsets[0], values)
 
 
 def key_offsets(keys: pa.LargeBinaryArray) -> np.ndarray:

@@ -31,6 +31,7 @@ PROMPTS_SCHEMA = pa.schema(
         ("num_truncated", pa.int32()),
         ("status", pa.string()),  # ok | truncated | failed
         ("error", pa.string()),
+        ("adapter", pa.int16()),  # number of the LoRA adapter it is computed with; null: none
         ("grammar", pa.string()),  # that this row's completion must follow; null: that of the run, if it has one
     ]
 )

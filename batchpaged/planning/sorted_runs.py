@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from batchpaged.planning.keys import TOKEN_BYTES, as_keys, key_offsets, one_array
+from batchpaged.planning.keys import TOKEN_BYTES, as_keys, key_offsets, marked, one_array
 from batchpaged.planning.plan_file import PROMPTS_SCHEMA, explaining
 
 RUN_SCHEMA = pa.schema(
@@ -141,7 +141,7 @@ def _split_failed(table: pa.Table) -> _Batch:
     has_failed = pc.equal(table["status"], "failed")
     failed = table.filter(has_failed)
     rows = table.filter(pc.invert(has_failed)) if failed.num_rows else table
-    keys = as_keys(one_array(rows["token_ids"]))
+    keys = marked(as_keys(one_array(rows["token_ids"])), one_array(rows["adapter"]))
     return _Batch(rows.drop_columns("token_ids").add_column(0, "key", keys).cast(RUN_SCHEMA), failed)
 
 

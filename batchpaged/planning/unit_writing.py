@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from batchpaged.atomic import replacing
 from batchpaged.planning.cost import CostModel
-from batchpaged.planning.keys import as_little_endian, one_array
+from batchpaged.planning.keys import as_little_endian, one_array, unmarked
 from batchpaged.planning.partitions import Partition, load_order, load_partition
 from batchpaged.planning.plan_file import PLAN_SCHEMA, open_part
 from batchpaged.planning.sorted_runs import SortedRun, load
@@ -54,7 +54,7 @@ def _groups(units: Sequence[Unit]) -> Iterator[Sequence[Unit]]:
 
 
 def _plan_rows(rows: pa.Table) -> pa.Table:
-    token_ids = as_little_endian(one_array(rows["key"]))
+    token_ids = as_little_endian(unmarked(one_array(rows["key"]), one_array(rows["adapter"])))
     return rows.append_column("token_ids", token_ids).select(PLAN_SCHEMA.names)
 
 

@@ -22,7 +22,7 @@ from batchpaged.run.failed_rows import all_facts
 from batchpaged.run.misses import lost_tokens
 from batchpaged.run.unit_file import last_of_each_session, read_unit_facts
 
-PACKAGES = ("batchpaged", "torch", "transformers", "tokenizers", "pyarrow", "dask", "distributed")
+PACKAGES = ("batchpaged", "torch", "transformers", "tokenizers", "llguidance", "pyarrow", "dask", "distributed")
 
 
 @dataclass(frozen=True)

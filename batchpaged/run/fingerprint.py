@@ -1,13 +1,14 @@
 """What a run is of: if any of it changes, finished units would not fit the rest, so the run directory is refused."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import xxhash
 from pydantic import BaseModel
 
 from batchpaged.dataset.locations import mask
+from batchpaged.models.adapters import Adapter
 
 # The sections that decide what completions come out; cluster, gates, evaluate and engine may change between sittings, all but
 # its kv_dtype.
@@ -15,13 +16,20 @@ SECTIONS = ("input", "prompt", "model", "sampling")
 
 
 def run_identity(
-    pipeline: BaseModel, model_identity: str, files: list[dict[str, Any]], rows_digest: str | None = None
+    pipeline: BaseModel,
+    model_identity: str,
+    files: list[dict[str, Any]],
+    rows_digest: str | None = None,
+    adapters: Sequence[Adapter] = (),
 ) -> dict[str, Any]:
     """JSON-able: the deciding sections of the pipeline file, the model's identity and the input files.
+
+    Of adapters it counts what they are, not the folders that they lie in.
 
     With `rows_digest` the input are rows in memory: what they are counts, not the file they were put in.
     """
     settings = pipeline.model_dump(mode="json", include=set(SECTIONS))
+    settings["model"]["adapters"] = {adapter.name: adapter.identity for adapter in adapters}
     if pipeline.engine.kv_dtype != "auto":
         settings["engine"] = {"kv_dtype": pipeline.engine.kv_dtype}
     if rows_digest is None:

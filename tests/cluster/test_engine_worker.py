@@ -56,7 +56,7 @@ class FakeEngine:
     def has_unfinished(self):
         return bool(self.queue)
 
-    def add(self, token_ids, params, row_key, tag, grammar):
+    def add(self, token_ids, params, row_key, tag, grammar, adapter):
         if not token_ids:
             raise RowError(f"{row_key} can never fit")
         self.queue.append([len(token_ids), tag, len(token_ids)])

@@ -166,7 +166,7 @@ REFUSED = [
     ("cluster.workers", 0, f"must be auto or {AT_LEAST_ONE[8:]}"),
     ("output.path", "gs://bucket/runs", "must be a folder on a local or mounted file system, or s3://bucket/folder"),
     ("output", "runs/x", "must be a mapping with keys path; did you mean output.path?"),
-    ("model", "smollm2", "must be a mapping with keys id, revision, dtype, max_model_len; did you mean model.id?"),
+    ("model", "smollm2", "must be a mapping with keys id, revision, dtype, max_model_len, adapters, adapter, adapter_column; did you mean model.id?"),
     ("engine", ["a"], "engine = ['a']: must be a mapping with keys device, attention"),
 ]
 

@@ -16,7 +16,7 @@ UNKNOWN = [
     ("sampling.max_new_tokens", "did you mean sampling.max_tokens?"),
     ("model.enable_prefix_caching", "did you mean engine.prefix_cache?"),
     ("input.id", "did you mean input.id_column?"),
-    ("model.zzz", "valid here: id, revision, dtype, max_model_len"),
+    ("model.zzz", "valid here: id, revision, dtype, max_model_len, adapters, adapter, adapter_column"),
     ("zzz", "valid here: name, input, prompt, model, engine, sampling, evaluate, gates, previous, max_failed_rows, cluster, output"),
 ]
 

@@ -32,7 +32,7 @@ def test_every_key_has_a_description_of_one_line(key):
 def _field(key):
     """The node as its section declares it: a section's own description is the model's docstring."""
     section, _, name = key.rpartition(".")
-    return node_at((section,) if section else ())["properties"][name]
+    return node_at(tuple(section.split(".")) if section else ())["properties"][name]
 
 
 @pytest.mark.parametrize("key", all_keys())
@@ -44,7 +44,7 @@ def test_the_reference_has_every_key_with_its_default(key):
         return
     row = re.search(rf"^\| `{re.escape(key)}` \|([^|]*)\|([^|]*)\|", REFERENCE, re.MULTILINE)
     assert row, f"docs/pipeline-file.md has no row for {key}"
-    is_required = name in node_at((section,) if section else ()).get("required", ())
+    is_required = name in node_at(tuple(section.split(".")) if section else ()).get("required", ())
     assert row[2].strip() == ("required" if is_required else _as_yaml(key, node))
 
 

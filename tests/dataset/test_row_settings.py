@@ -12,12 +12,12 @@ from batchpaged.errors import InputError
 GOOD = '{"type": "boolean"}'
 
 
-def pipeline(**sampling):
+def pipeline(model={"id": "some"}, **sampling):
     return parse_pipeline(
         {
             "input": {"path": "a.parquet"},
             "prompt": {"text_column": "text"},
-            "model": {"id": "some"},
+            "model": model,
             "output": {"path": "out"},
             "sampling": sampling,
         }
@@ -44,6 +44,19 @@ def test_a_bad_schema_fails_its_row_and_no_other(kind):
     assert "not is not supported" in rows[4]["error"] and "no JSON object" in rows[5]["error"]
     assert all(row["token_ids"] is None for row in rows[2:])
     assert made.select(PROMPT_SCHEMA.names).slice(0, 2).equals(given.slice(0, 2))
+
+
+def test_an_unknown_adapter_fails_its_row_and_null_is_the_base_model():
+    model = {"id": "some", "adapters": {"b": "folder-b", "a": "folder-a"}}
+    names = pa.array(["a", "b", None, "secret", "a"]).dictionary_encode()
+    given, rows = prompts("ok", "ok", "ok", "ok", "failed"), pa.table({"who": names})
+    made = add_row_settings(given, rows, pipeline(model={**model, "adapter_column": "who"}))
+    assert made["adapter"].to_pylist() == [0, 1, None, None, 0]
+    assert made["status"].to_pylist() == ["ok", "ok", "ok", "failed", "failed"]
+    assert "none of model.adapters (a, b)" in made["error"][3].as_py() and "secret" not in made["error"][3].as_py()
+    made = add_row_settings(given, rows, pipeline(model={**model, "adapter": "b"}))
+    assert made["adapter"].to_pylist() == [1] * 5
+    assert add_row_settings(given, rows, pipeline())["adapter"].null_count == 5
 
 
 def test_without_the_column_no_row_has_a_grammar_of_its_own():

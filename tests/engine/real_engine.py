@@ -1,6 +1,6 @@
 """The real engine around a small random model, and what it must generate."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 
 import torch
@@ -15,7 +15,9 @@ from batchpaged.engine.grammar import Grammars, make_tokenizer
 from batchpaged.engine.model_runner import ModelRunner
 from batchpaged.engine.sampling_params import SamplingParams
 from batchpaged.engine.stop import StopCheck
+from batchpaged.models.adapters import Adapter
 from batchpaged.models.layers import attention_layers
+from batchpaged.models.lora import install_adapters
 
 # Where the two best logits are nearer than this, rounding decides, and generate's choice is as good as the engine's.
 TIE = 1e-4
@@ -40,17 +42,26 @@ def tiny_grammars() -> Grammars:
     return Grammars(lambda: make_tokenizer(tiny_tokenizer(), VOCAB_SIZE, frozenset()), 2)
 
 
-def build_engine(model: PreTrainedModel, limits: Limits, eos: frozenset[int] = frozenset()) -> Engine:
+def build_engine(
+    model: PreTrainedModel,
+    limits: Limits,
+    eos: frozenset[int] = frozenset(),
+    adapters: Sequence[Adapter] = (),
+    exchange: Callable[[PreTrainedModel], object] = lambda model: None,
+) -> Engine:
     """As batchpaged.engine.build does from a configuration; the model's attention goes to the engine from here on."""
     register()
     model.config._attn_implementation = NAME
+    adapter_rows = install_adapters(model, adapters) if adapters else None
     layers = tuple(layer.shape for layer in attention_layers(model))
     if model.dtype is torch.float32:
         backend = CpuAttention(layers, limits.num_blocks, limits.block_size)
     else:
         backend = TorchAttention(layers, limits.num_blocks, limits.block_size, model.dtype)
+    exchange(model)
     stop_check = StopCheck(tiny_tokenizer(), eos)
-    return Engine(ModelRunner(model, backend), limits.engine_limits(), stop_check, b"tests", tiny_grammars())
+    runner = ModelRunner(model, backend, adapter_rows=adapter_rows)
+    return Engine(runner, limits.engine_limits(), stop_check, b"tests", tiny_grammars())
 
 
 def completions(
@@ -58,11 +69,13 @@ def completions(
     prompts: Sequence[Sequence[int]],
     params: SamplingParams,
     grammars: Sequence[str | None] | None = None,
+    adapters: Sequence[str | None] | None = None,
 ) -> list[Completion]:
-    """In the prompts' order; a prompt's row key is its index. `grammars`: one for each prompt."""
+    """In the prompts' order; a prompt's row key is its index. `grammars`, `adapters`: one for each prompt."""
     by_tag: dict[int, Completion] = {}
     for index, prompt in enumerate(prompts):
-        engine.add(list(prompt), params, str(index), index, grammars[index] if grammars else None)
+        settings = (values[index] if values else None for values in (grammars, adapters))
+        engine.add(list(prompt), params, str(index), index, *settings)
     run_to_end(engine, lambda completion: by_tag.update({completion.tag: completion}))
     return [by_tag[index] for index in range(len(prompts))]
 
