@@ -18,7 +18,6 @@ from batchpaged.engine.allocator import keep_freed_memory
 from batchpaged.engine.attention_check import check_attention
 from batchpaged.engine.attention_choice import attention_backend, can_be_batch_invariant
 from batchpaged.engine.engine import Engine, EngineLimits
-from batchpaged.engine.grammar import Grammars, make_tokenizer
 from batchpaged.engine.gpu_build import exchange_modules, graph_runner, measured_kv_bytes
 from batchpaged.engine.grammar import Grammars, make_tokenizer
 from batchpaged.engine.invariance import check_batch_invariance
