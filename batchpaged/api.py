@@ -9,6 +9,7 @@ from batchpaged.config import Pipeline
 from batchpaged.models.info import ModelInfo, list_models
 from batchpaged.models.support import supported_architectures
 from batchpaged.past.clean import Decision, Rules, delete_all, plan_cleaning
+from batchpaged.past.clean_store import delete_all_of_store, plan_cleaning_of_store
 from batchpaged.past.compare import compare_runs
 from batchpaged.past.history import read_history, write_history_page
 from batchpaged.planner import PlanReport, plan_prepared
@@ -18,6 +19,7 @@ from batchpaged.run.directory import RunDirectory
 from batchpaged.run.outline import check_free, outline
 from batchpaged.run.progress import NullReporter, ProgressReporter
 from batchpaged.run.stopping import StopRequest
+from batchpaged.run.store import is_on_store, open_store
 from batchpaged.runner import RunResult, run_pipeline
 from batchpaged.simulation.request import SimulationRequest
 from batchpaged.sizing.size import ModelSize, size_model
@@ -184,7 +186,7 @@ def history(
     """
     records = read_history(folder, name, last)
     if html is not None:
-        write_history_page(records, Path(folder), Path(html))
+        write_history_page(records, folder, Path(html))
     return records
 
 
@@ -196,6 +198,10 @@ def clean(
     Raises RunDirectoryError.
     """
     rules = Rules(keep, min_age, keep_results)
+    if is_on_store(folder):
+        store = open_store(str(folder))
+        decisions = plan_cleaning_of_store(store, rules)
+        return Cleaning(decisions, delete_all_of_store(store, decisions, rules) if delete else (), delete)
     decisions = plan_cleaning(folder, rules)
     return Cleaning(decisions, delete_all(decisions, rules) if delete else (), delete)
 

@@ -6,12 +6,12 @@ import click
 
 from batchpaged.cli_output import NOT_FINISHED, say, width
 
-_folder = click.argument("folder", type=click.Path(path_type=Path))
+_folder = click.argument("folder")
 
 
 @click.command(short_help="Compare two runs: completions, metrics, reuse, speed.")
-@click.argument("a", type=click.Path(path_type=Path))
-@click.argument("b", type=click.Path(path_type=Path))
+@click.argument("a")
+@click.argument("b")
 @click.option("--id", "id_column", metavar="COLUMN", help="Tell rows apart by COLUMN, not by input.id_column.")
 @click.option("--references", metavar="COLUMN", help="Score against COLUMN, not the runs' evaluate.references.")
 @click.option("--ids", "num_ids", type=click.IntRange(min=0), default=10, show_default=True, help="Row ids to list.")
@@ -22,8 +22,8 @@ _folder = click.argument("folder", type=click.Path(path_type=Path))
 @click.pass_context
 def compare(
     ctx: click.Context,
-    a: Path,
-    b: Path,
+    a: str,
+    b: str,
     id_column: str | None,
     references: str | None,
     num_ids: int,
@@ -64,7 +64,7 @@ def compare(
 @click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="Also write a page with charts.")
 @click.option("--json", "form", flag_value="json", help="Print JSON.")
 @click.option("--csv", "form", flag_value="csv", help="Print CSV.")
-def history(folder: Path, name: str | None, last: int | None, html: Path | None, form: str | None) -> None:
+def history(folder: str, name: str | None, last: int | None, html: Path | None, form: str | None) -> None:
     """Show the runs whose directories lie in FOLDER, over time: rows, metrics, hit rate, speed, gates.
 
     \b
@@ -97,7 +97,7 @@ def _age(ctx: click.Context, option: click.Parameter, text: str | None) -> float
 @click.option("--yes", is_flag=True, help="Delete; without it nothing is, and what would go is shown.")
 @click.pass_context
 def clean(
-    ctx: click.Context, folder: Path, keep: int | None, older_than: float | None, keep_results: bool, yes: bool
+    ctx: click.Context, folder: str, keep: int | None, older_than: float | None, keep_results: bool, yes: bool
 ) -> None:
     """Delete old run directories in FOLDER; a dry run unless --yes is given.
 

@@ -164,7 +164,7 @@ def cleaning_lines(cleaning: "Cleaning") -> list[str]:
     going = [decision for decision in cleaning.decisions if decision.goes]
     verb = "deleted" if cleaning.is_done else "would go"
     rows = [
-        (str(d.path), verb if d.goes else "stays", format_bytes(d.num_bytes) if d.goes else "", d.reason)
+        (str(d), verb if d.goes else "stays", format_bytes(d.num_bytes) if d.goes else "", d.reason)
         for d in cleaning.decisions
     ]
     total = f"{fmt.plural(len(going), 'directory').replace('directorys', 'directories')}, {format_bytes(sum(d.num_bytes for d in going))}"

@@ -32,7 +32,14 @@ class ConfigError(RefusedError):
 
 
 class InputError(RefusedError):
-    """The data set cannot be read as the pipeline file says."""
+    """The data set cannot be read as the pipeline file says. `InputError(problem, problem, ...)`."""
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        return self.args
+
+    def __str__(self) -> str:
+        return "\n".join(self.args)
 
 
 class ModelError(RefusedError):

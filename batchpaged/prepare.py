@@ -1,5 +1,6 @@
 """Everything that is judged before any work: pipeline file, gates, model, input, columns. Writes nothing."""
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,12 +17,13 @@ from batchpaged.engine.attention_check import check_attention
 from batchpaged.errors import ConfigError, InputError, ModelError, RefusedError, RowError
 from batchpaged.evaluation.evaluator import check_references
 from batchpaged.models.adapters import Adapter, find_adapters
-from batchpaged.models.load import load_config, load_tokenizer
+from batchpaged.models.load import load_config, load_tokenizer, note_on_code
 from batchpaged.models.resolve import ResolvedModel, resolve_model
 from batchpaged.models.support import check_supported
 from batchpaged.past.previous import check_previous
 from batchpaged.planning.keys import MAX_TOKEN_ID
 from batchpaged.report.gates import parse_gates
+from batchpaged.run.store import is_on_store, name_of
 from batchpaged.structured.grammar import grammar_of
 
 PipelineLike = str | Path | Pipeline | Mapping[str, Any]
@@ -54,11 +56,15 @@ def prepare(pipeline: Pipeline, note: Callable[[str], None]) -> Prepared:
     return judge_model(pipeline, source, find_model(pipeline, note), find_adapters(pipeline.model.adapters))
 
 
-def open_input(pipeline: Pipeline) -> Source:
-    """What can be judged without the model, in a second or less. Raises ConfigError or InputError, with all problems."""
+def open_input(pipeline: Pipeline, run_dir: Path | str | None = None) -> Source:
+    """What can be judged without the model, in a second or less. Raises ConfigError or InputError, with all problems.
+
+    `run_dir` stands in for output.path; what a run wrote there itself is no input of it.
+    """
     problems = _setting_problems(pipeline)
     try:
-        source = open_source(pipeline.input, lambda schema: _column_problems(pipeline, schema))
+        own = _own_places(pipeline.output.path if run_dir is None else run_dir)
+        source = open_source(pipeline.input, lambda schema: _column_problems(pipeline, schema), own)
     except InputError as error:
         if not problems:
             raise
@@ -68,9 +74,20 @@ def open_input(pipeline: Pipeline) -> Source:
     return source
 
 
+def _own_places(run_dir: Path | str) -> tuple[str, ...]:
+    """How the names of files in the run directory begin."""
+    if is_on_store(run_dir):
+        return (f"{name_of(run_dir)}/",)
+    return tuple({os.path.join(path(run_dir), "") for path in (os.path.abspath, os.path.realpath)})
+
+
 def find_model(pipeline: Pipeline, note: Callable[[str], None]) -> ResolvedModel:
     """Where the model lies; downloads it if need be. Raises ModelError."""
-    return resolve_model(pipeline.model.id, pipeline.model.revision, note=note)
+    model = resolve_model(pipeline.model.id, pipeline.model.revision, note=note)
+    about_code = note_on_code(model)
+    if about_code is not None:
+        note(about_code)
+    return model
 
 
 def judge_model(

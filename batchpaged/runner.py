@@ -62,10 +62,10 @@ def run_pipeline(
     Raises RefusedError before anything is written, and UnfinishedError afterwards.
     """
     started = time.perf_counter()
-    source, model = open_input(pipeline), find_model(pipeline, reporter.note)
+    location = pipeline.output.path if run_dir is None else run_dir
+    source, model = open_input(pipeline, location), find_model(pipeline, reporter.note)
     adapters = find_adapters(pipeline.model.adapters)
     identity = run_identity(pipeline, model.identity, source.fingerprint(), rows_digest, adapters)
-    location = pipeline.output.path if run_dir is None else run_dir
     name = name_of(location)
     with ExitStack() as stack:
         directory, keeper = stack.enter_context(opening(location, reporter.note))
@@ -85,7 +85,7 @@ def run_pipeline(
                 reporter.note(f"{name} is finished already; --fresh would start over")
             else:
                 _compute(*ready, directory, keeper, info["run_id"], sitting, reporter, started, stop or StopRequest())
-            report = _write_report(pipeline, directory, reporter)
+            report = _write_report(pipeline, directory, location, reporter)
             exit_code = 0 if all(gate["passed"] for gate in report["gates"]) else 1
             keeper.keep_results(is_new_output=ready is not None)
             _log_end(reporter, report, exit_code)
@@ -171,12 +171,14 @@ def _compute(
     Sitting({**seconds, "total": time.perf_counter() - started}).write(directory.sittings, job.sitting)
 
 
-def _write_report(pipeline: Pipeline, directory: RunDirectory, reporter: ProgressReporter) -> dict[str, Any]:
+def _write_report(
+    pipeline: Pipeline, directory: RunDirectory, location: Path | str, reporter: ProgressReporter
+) -> dict[str, Any]:
     reporter.update(Progress("report", 0, 3, "files"))
     if not has_plan(directory.path):
         reporter.note(f"of {directory.path} only the results were kept; its report stays as it is")
         return read_report(directory.report)
-    previous = previous_report(pipeline, directory)
+    previous = previous_report(pipeline, directory, location)
     facts = collect_facts(directory, pipeline, read_plan(directory.path)[0], previous)
     report = build_report(facts)
     write_html(report, facts, directory.path / "report.html")

@@ -29,6 +29,12 @@ def make_rows():
 ROWS = make_rows()
 
 
+@pytest.fixture(scope="module", autouse=True)
+def several_parts():
+    with tiny_runs.several_parts():
+        yield
+
+
 @pytest.fixture(scope="module")
 def data():
     """Two files, so that counts are merged."""
@@ -76,7 +82,8 @@ def test_rows_with_the_same_documents_share_them(finished, data):
     assert planned.num_unique_tokens < 0.7 * as_they_come.num_unique_tokens
 
 
-LOST = ["units", "plan", "prompts/part-00001.parquet", "documents.parquet", "documents/part-00001.parquet"]
+PART = "rows-000000000010-000000000024.parquet"
+LOST = ["units", "plan", f"prompts/{PART}", "documents.parquet", f"documents/{PART}"]
 
 
 @pytest.mark.parametrize("num_lost", range(len(LOST) + 1))

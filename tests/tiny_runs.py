@@ -12,9 +12,12 @@ import os
 import random
 import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import dask
 import pyarrow as pa
@@ -24,6 +27,8 @@ from tiny_models import save_tiny
 
 from batchpaged import api
 from batchpaged.cluster import local
+from batchpaged.dataset import source
+from batchpaged.dataset.parts import PartSize
 from batchpaged.run.progress import NullReporter, Progress
 
 SYSTEM = "Answer from the document."
@@ -180,10 +185,18 @@ def pipeline(run_dir: Path, **sections: Any) -> dict[str, Any]:
     }
 
 
+@contextmanager
+def several_parts() -> Iterator[None]:
+    """Sources opened here have a part for each file, however small these are."""
+    with mock.patch.object(source, "PART_SIZE", PartSize(num_files=1)):
+        yield
+
+
 @functools.cache
 def finished_run() -> api.RunResult:
     """Of the usual pipeline. Its directory may be read and run again, but is not to be changed."""
-    return api.run(pipeline(new_path("finished")))
+    with several_parts():
+        return api.run(pipeline(new_path("finished")))
 
 
 def output(run_dir: Path, columns: list[str] | None = None) -> pa.Table:

@@ -15,10 +15,11 @@ from batchpaged.run.progress import Progress, ProgressReporter
 
 def count_part(job: Job, index: int) -> None:
     """Write the counts of one part, unless they are there already."""
-    target = job.directory.document_file(index)
+    part = job.source.parts[index]
+    target = job.directory.document_file(part)
     if target.exists() or job.directory.document_counts.exists():
         return
-    counts = _count(job.source, job.source.parts[index], job.pipeline.prompt.reorder)
+    counts = _count(job.source, part, job.pipeline.prompt.reorder)
     job.check_is_current()
     target.parent.mkdir(exist_ok=True)
     counts.write(target)
@@ -29,7 +30,7 @@ def merge_parts(job: Job, counted: object) -> None:
     target = job.directory.document_counts
     if target.exists():
         return
-    counts = merge_counts(_read(job.directory.document_file(part.index)) for part in job.source.parts)
+    counts = merge_counts(_read(job.directory.document_file(part)) for part in job.source.parts)
     job.check_is_current()
     counts.shared().write(target)
 

@@ -126,8 +126,10 @@ def _plan(
     _raise_failures([counted] if counted else [], "counting documents")
     cost = model_cost()  # while the workers read
     problems: list[str] = []
-    for num_done, (future, _) in enumerate(as_completed(parts, with_results=True, raise_errors=False), 1):
+    failures = FailureLimit(job.pipeline.max_failed_rows, job.directory)
+    for num_done, (future, facts) in enumerate(as_completed(parts, with_results=True, raise_errors=False), 1):
         problems += _input_problems(future)
+        failures.add(facts["num_failed"] if future.status == "finished" else 0)
         _raise_failures(engines, "loading the model")
         reporter.update(Progress("read", num_done, num_parts, "parts"))
     refuse_if(list(dict.fromkeys(problems)))
@@ -144,7 +146,7 @@ def _input_problems(future: Future) -> list[str]:
     """What is wrong with the part, if it cannot be read: the others are looked at all the same. Raises anything else."""
     error = future.exception() if future.status == "error" else None
     if isinstance(error, InputError):
-        return [str(error)]
+        return list(error.problems)
     _raise_failures([future], "reading and tokenising")
     return []
 

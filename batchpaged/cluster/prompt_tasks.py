@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 
 from batchpaged.atomic import replacing
 from batchpaged.cluster.count_tasks import load_reorder
+from batchpaged.cluster.failure_limit import PartLimit
 from batchpaged.cluster.job import Job
 from batchpaged.cluster.libraries import import_model
 from batchpaged.config import Pipeline
@@ -31,6 +32,7 @@ from batchpaged.planning.cost import ModelCost, cost_model, expected_decode_toke
 from batchpaged.planning.plan_file import PROMPTS_SCHEMA
 from batchpaged.planning.planner import Each, PlanSettings, make_plan
 from batchpaged.planning.summary import PlanSummary
+from batchpaged.run.failed_rows import read_failed
 
 _lock = threading.Lock()
 # A step of planning takes about half a GiB, and a worker has more threads than that would allow.
@@ -38,34 +40,46 @@ _planning = threading.BoundedSemaphore(min(4, os.cpu_count() or 1))
 
 
 def tokenise_part(job: Job, index: int, counted: object = None) -> dict[str, float]:
-    """Write the prompts of one part, unless they are there already. -> seconds spent reading and tokenising.
+    """Write the prompts of one part, unless they are there already. -> seconds spent reading and tokenising, and num_failed.
 
     `counted` is the task that counts documents, which has to be over.
     """
-    target = job.directory.prompt_file(index)
+    part = job.source.parts[index]
+    target = job.directory.prompt_file(part)
     if target.exists():
-        return {"read": 0.0, "tokenize": 0.0}
+        return {"read": 0.0, "tokenize": 0.0, "num_failed": len(read_failed(target, ["status"]))}
     import_model(job.model)
     with replacing(target) as temporary:
-        seconds = write_prompts(
-            temporary, job.pipeline, job.source, job.source.parts[index], job.model, load_reorder(job)
+        facts = write_prompts(
+            temporary, job.pipeline, job.source, part, job.model, load_reorder(job), job.pipeline.max_failed_rows
         )
         job.check_is_current()
-    return seconds
+    return facts
 
 
 def write_prompts(
-    path: Path, pipeline: Pipeline, source: Source, part: Part, model: ResolvedModel, reorder: Reorder | None
+    path: Path,
+    pipeline: Pipeline,
+    source: Source,
+    part: Part,
+    model: ResolvedModel,
+    reorder: Reorder | None,
+    max_failed_rows: int | None = None,
 ) -> dict[str, float]:
-    """Write a part's prompts (PROMPTS_SCHEMA, one row per input row). -> seconds spent reading and tokenising."""
-    clock = _Clock()
+    """Write a part's prompts (PROMPTS_SCHEMA, one row per input row). -> as tokenise_part
+
+    Raises UnfinishedError once more rows have failed than are borne.
+    """
+    clock, failed = _Clock(), PartLimit(max_failed_rows)
     builder = prompt_builder(pipeline, model)
     with pq.ParquetWriter(path, PROMPTS_SCHEMA, compression="zstd") as writer:
         first = part.first_ordinal
         for rows in clock.reading(source.iter_tables(part)):
-            writer.write_table(_build_prompts(builder, rows, first, pipeline, reorder))
+            prompts = _build_prompts(builder, rows, first, pipeline, reorder)
+            writer.write_table(prompts)
             first += rows.num_rows
-    return {"read": clock.read, "tokenize": clock.rest}
+            failed.add(prompts)
+    return {"read": clock.read, "tokenize": clock.rest, "num_failed": failed.num_failed}
 
 
 class _Clock:
@@ -119,7 +133,7 @@ def plan_run(job: Job, model: ModelCost | None, each: Each) -> PlanSummary:
     """Plan over all tokenised parts, the steps wherever `each` runs them."""
     if any(job.directory.units.glob("unit-*.parquet")):
         raise UnfinishedError(f"{job.run_path} has units but no plan, without which they fit nowhere; use --fresh")
-    files = [job.directory.prompt_file(part.index) for part in job.source.parts]
+    files = [job.directory.prompt_file(part) for part in job.source.parts]
     work = job.directory.plan_work(job.sitting)
     work.mkdir()
     try:

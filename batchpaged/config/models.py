@@ -1,5 +1,6 @@
 """The pipeline file's sections. A field's description is what editors show: one line, with the unit."""
 
+import os
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
@@ -34,7 +35,11 @@ def _check_run_dir(path: str) -> str:
         raise ValueError("must be a folder on a local or mounted file system, or s3://bucket/folder")
     if "@" in path.partition("://")[2].partition("/")[0]:
         raise ValueError("must be s3://bucket/folder; credentials come from the environment, not from the URL")
-    return path
+    if path.startswith("s3:") and not path.startswith("s3://"):
+        raise ValueError("must be s3://bucket/folder, with two slashes")
+    if "\0" in path:
+        raise ValueError("must not hold a null character")
+    return os.path.expanduser(path)
 
 
 def _check_n(n: int) -> int:

@@ -23,6 +23,9 @@ _SECRET_VALUE = re.compile(
 )
 
 # Other programs' names for what a key does; people come with a script for them.
+_NOT_OFFERED = {
+    "trust_remote_code": "code that comes with a model is never run, and no key allows it; see docs/security.md",
+}
 _FOREIGN = {
     "attention_backend": "engine.attention",
     "batch_size": "engine.max_sequences",
@@ -128,7 +131,7 @@ def _problem(path: Path, details: list[dict], data: Mapping) -> Problem:
 def unknown_key(path: Path, value: object) -> Problem:
     siblings = keys_of(path[:-1])
     meant = _meant(path, siblings)
-    advice = f"did you mean {meant}?" if meant else "valid here: " + ", ".join(siblings)
+    advice = _NOT_OFFERED.get(path[-1]) or (f"did you mean {meant}?" if meant else "valid here: " + ", ".join(siblings))
     return Problem(dotted(path), value, f"unknown key; {advice}", meant)
 
 

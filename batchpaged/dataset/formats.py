@@ -16,10 +16,11 @@ import pyarrow.parquet as pq
 
 from batchpaged.dataset.discovery import FoundFile
 from batchpaged.dataset.locations import Location, first_line
+from batchpaged.dataset.parts import RowGroup
 from batchpaged.errors import InputError
 
 _TAIL_BYTES = 64 * 1024  # holds the whole footer of most files, so that one read is enough
-_BATCH_ROWS = 8192
+_BATCH_ROWS = 1024  # rows decoded at a time: of 1 MB each, a GiB
 _MAX_FETCHED_BYTES = 256 << 20  # of row groups, uncompressed
 _PIECE_BYTES = 1 << 20
 _END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
@@ -44,7 +45,11 @@ class FileFacts:
     """What a file says about itself, without reading its rows."""
 
     schema: pa.Schema
-    group_rows: tuple[int, ...]  # rows of each row group (of each batch, for an Arrow stream)
+    groups: tuple[RowGroup, ...]
+
+    @property
+    def num_rows(self) -> int:
+        return sum(group.num_rows for group in self.groups)
 
 
 def read_facts(file: FoundFile) -> FileFacts:
@@ -61,25 +66,24 @@ def read_facts(file: FoundFile) -> FileFacts:
     return facts
 
 
-def read_rows(location: Location, groups: Sequence[int], columns: Sequence[str], num_rows: int) -> pa.Table:
-    """`iter_rows` in one table."""
-    tables = list(iter_rows(location, groups, columns, num_rows))
-    return pa.concat_tables(tables) if tables else pa.table({})
-
-
 def iter_rows(
     location: Location, groups: Sequence[int], columns: Sequence[str], num_rows: int
 ) -> Iterator[pa.Table]:
     """The first `num_rows` rows of these row groups, in file order; columns the file lacks are left out.
 
-    Stops reading when it has them. The caller checks that there were enough.
+    Tables of at most _BATCH_ROWS rows. Stops reading when it has them all; the caller checks that there were enough.
     """
     batches = _iter_stream if location.path.lower().endswith(".arrow") else _iter_parquet
-    for batch in batches(location, groups, columns):
+    for batch in (piece for batch in batches(location, groups, columns) for piece in _cut(batch)):
         yield pa.Table.from_batches([batch.slice(0, num_rows)])
         num_rows -= batch.num_rows
         if num_rows <= 0:
             return
+
+
+def _cut(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """A stream's batches may have any size."""
+    return (batch.slice(start, _BATCH_ROWS) for start in range(0, batch.num_rows, _BATCH_ROWS))
 
 
 def _read_parquet_facts(file: FoundFile) -> FileFacts:
@@ -88,12 +92,16 @@ def _read_parquet_facts(file: FoundFile) -> FileFacts:
     metadata = parquet.metadata
     if metadata.serialized_size + _SIGNATURE_BYTES == len(footer) - 8:  # asking for its columns would abort the process
         raise InputError("some columns are encrypted; write it without encryption")
-    groups = tuple(metadata.row_group(i).num_rows for i in range(metadata.num_row_groups))
-    if sum(groups) != metadata.num_rows:
+    groups = tuple(map(_row_group, map(metadata.row_group, range(metadata.num_row_groups))))
+    if sum(group.num_rows for group in groups) != metadata.num_rows:
         raise InputError("damaged: its row groups do not add up to its number of rows")
     if _end_of_data(metadata) > file.size - len(footer):
         raise InputError("damaged: a piece of it is missing, its columns do not fit between its start and its footer")
     return FileFacts(parquet.schema_arrow, groups)
+
+
+def _row_group(metadata: pq.RowGroupMetaData) -> RowGroup:
+    return RowGroup(metadata.num_rows, metadata.total_byte_size)
 
 
 def _end_of_data(metadata: pq.FileMetaData) -> int:
@@ -175,7 +183,7 @@ def _read_stream_facts(file: FoundFile) -> FileFacts:
             raise InputError("truncated or not an Arrow stream: its end mark is missing")
         stream.seek(0)
         reader = pa.ipc.open_stream(stream)  # every batch is read through, so a damaged one is found here
-        return FileFacts(reader.schema, tuple(batch.num_rows for batch in reader))
+        return FileFacts(reader.schema, tuple(RowGroup(batch.num_rows, batch.nbytes) for batch in reader))
 
 
 def _iter_stream(location: Location, groups: Sequence[int], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:

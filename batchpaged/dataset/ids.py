@@ -100,9 +100,9 @@ class _IdCounter:
         return np.concatenate([*found, np.empty(0, np.uint64)])[:_MAX_CANDIDATES]
 
     def _iter_ids(self) -> Iterator[pa.ChunkedArray]:
-        """Per part, the ids that are not null, never as a dictionary."""
-        for part in self._source.parts:
-            values = self._source.read(part, [self._column])[self._column].drop_null()
+        """The ids that are not null, some thousand at a time, never as a dictionary."""
+        for rows in (rows for part in self._source.parts for rows in self._source.iter_tables(part, [self._column])):
+            values = rows[self._column].drop_null()
             yield values.cast(values.type.value_type) if pt.is_dictionary(values.type) else values
 
 

@@ -14,7 +14,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from batchpaged.dataset.source import Source
 
 _SUCCESS = "_SUCCESS"
+_NUM_SYNCING = 16
 
 
 def assemble(
@@ -65,34 +66,37 @@ def _write_files(
 ) -> None:
     windows = cut_windows(source.parts, units_dir)
     spread_units(units_dir, windows, folder / "windows")
-    names = _output_names([file.path for file in source.files])
+    paths = [folder / name for name in _output_names([file.path for file in source.files])]
     schema = _output_schema(source.schema, reorder)
-    pieces = _iter_pieces(source, windows, folder / "windows", on_progress, reorder)
-    piece = next(pieces, None)
-    for file_index, name in enumerate(names):
-        with _open_writer(folder / name, schema) as writer:  # a file without rows is written too
-            while piece is not None and piece[0] == file_index:
-                writer.write_table(piece[1])
-                piece = next(pieces, None)
+    rows = _iter_rows(source, windows, folder / "windows", on_progress, reorder)
+    following = next(rows, None)
+    with ThreadPoolExecutor(_NUM_SYNCING) as pool:  # the disk may take as long for one small file as for many
+        for file_index, path in enumerate(paths):
+            with pq.ParquetWriter(path, schema, compression="zstd", write_page_checksum=True) as writer:
+                while following is not None and following[0] == file_index:  # a file without rows is written too
+                    writer.write_table(following[1])
+                    following = next(rows, None)
+        list(pool.map(_sync, paths))
 
 
-def _iter_pieces(
+def _iter_rows(
     source: Source,
     windows: list[Window],
     folder: Path,
     on_progress: Callable[[int], None],
     reorder: Reorder | None,
 ) -> Iterator[tuple[int, pa.Table]]:
-    """In order, the finished rows of each part (a few thousand at a time) and the file they belong to."""
+    """In order, the finished rows (a few thousand at a time) and the file they belong to."""
     schema = _output_schema(source.schema, reorder)
     for window in windows:
         results = load_window(window, folder)
         for part in window.parts:
-            start = part.first_ordinal - window.start
-            for rows in source.iter_tables(part):
-                added = results.slice(start, rows.num_rows)
-                yield part.file_index, _join_columns(rows, added, schema, reorder)
-                start += rows.num_rows
+            for piece in part.pieces:
+                start = piece.first_ordinal - window.start
+                for rows in source.iter_piece(piece):
+                    added = results.slice(start, rows.num_rows)
+                    yield piece.file_index, _join_columns(rows, added, schema, reorder)
+                    start += rows.num_rows
             on_progress(part.first_ordinal + part.num_rows)
 
 
@@ -127,13 +131,6 @@ def _output_names(paths: list[str]) -> list[str]:
         taken[name.lower()] = 1
         names.append(f"{name}.parquet")
     return names
-
-
-@contextmanager
-def _open_writer(path: Path, schema: pa.Schema) -> Iterator[pq.ParquetWriter]:
-    with pq.ParquetWriter(path, schema, compression="zstd", write_page_checksum=True) as writer:
-        yield writer
-    _sync(path)
 
 
 def _write_success(path: Path) -> None:

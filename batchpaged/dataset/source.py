@@ -6,7 +6,7 @@ is opened once, on the client, and sent to the workers as it is; it opens files 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,10 +17,10 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from batchpaged.dataset.discovery import FoundFile, find_files
-from batchpaged.dataset.formats import FileFacts, iter_rows, read_facts, read_rows
+from batchpaged.dataset.formats import FileFacts, iter_rows, read_facts
 from batchpaged.dataset.ids import find_id_problems
 from batchpaged.dataset.locations import Location, find_version, first_line, mask
-from batchpaged.dataset.parts import PART_ROWS, Part, cut_parts
+from batchpaged.dataset.parts import PART_SIZE, Part, Piece, cut_parts
 from batchpaged.dataset.promotion import needs_check
 from batchpaged.dataset.s3 import is_store_failure
 from batchpaged.dataset.schema import conform, describe_clashes, merge_schemas
@@ -56,45 +56,40 @@ class Source:
     def num_rows(self) -> int:
         return sum(part.num_rows for part in self.parts)
 
-    def read(self, part: Part, columns: Sequence[str] | None = None) -> pa.Table:
-        """The part's rows in file order, in the unified schema (or these columns of it, in this order).
-
-        Row i has the ordinal `part.first_ordinal + i`. Raises InputError if the file changed since it was opened or its
-        rows cannot be decoded.
-        """
-        schema = self._schema_of(columns)
-        file = self.files[part.file_index]
-        _check_unchanged(file)
-        with _explaining(file, part):
-            return self._read(file, part, schema)
-
     def iter_tables(self, part: Part, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
-        """The part's rows as `read` gives them, in tables of at most PART_ROWS rows: a part may be a row group of any
-        size, and is never in memory whole. Raises as `read` does, at the latest when the last table was taken.
+        """The part's rows in order, in the unified schema (or these columns of it, in this order).
+
+        Row i of all has the ordinal `part.first_ordinal + i`. No table has more rows than PART_SIZE says, or many more
+        bytes: a part may be a row group of any size, and is never in memory whole. Raises InputError, with all
+        problems of all its files, if one changed since it was opened or its rows cannot be decoded; at the latest when
+        the last table was taken.
         """
-        if part.num_rows <= PART_ROWS:
-            yield self.read(part, columns)
-            return
-        schema = self._schema_of(columns)
-        file = self.files[part.file_index]
+        problems: list[str] = []
+        yield from _gather(table for piece in part.pieces for table in self._try_piece(piece, columns, problems))
+        if problems:
+            raise InputError(*problems)
+
+    def iter_piece(self, piece: Piece, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
+        """The same of one piece."""
+        yield from _gather(self._iter_piece(piece, columns))
+
+    def _try_piece(self, piece: Piece, columns: Sequence[str] | None, problems: list[str]) -> Iterator[pa.Table]:
+        """A bad file among many small ones must not hide the others'."""
+        try:
+            yield from self._iter_piece(piece, columns)
+        except InputError as error:
+            problems += error.problems
+
+    def _iter_piece(self, piece: Piece, columns: Sequence[str] | None) -> Iterator[pa.Table]:
+        schema = self.schema if columns is None else pa.schema([self.schema.field(name) for name in columns])
+        file = self.files[piece.file_index]
         _check_unchanged(file)
         count = 0
-        with _explaining(file, part):
-            for table in iter_rows(file.location, part.row_groups, schema.names, part.num_rows):
+        with _explaining(file, piece):
+            for table in iter_rows(file.location, piece.row_groups, schema.names, piece.num_rows):
                 count += table.num_rows
-                for start in range(0, table.num_rows, PART_ROWS):
-                    yield conform(table.slice(start, PART_ROWS), schema)
-            _check_count(file, part, count)
-
-    def _schema_of(self, columns: Sequence[str] | None) -> pa.Schema:
-        return self.schema if columns is None else pa.schema([self.schema.field(name) for name in columns])
-
-    def _read(self, file: SourceFile, part: Part, schema: pa.Schema) -> pa.Table:
-        table = read_rows(file.location, part.row_groups, schema.names, part.num_rows)
-        if table.num_columns == 0:  # this file has none of them
-            return pa.Table.from_arrays([pa.nulls(part.num_rows, f.type) for f in schema], schema=schema)
-        _check_count(file, part, table.num_rows)
-        return conform(table, schema)
+                yield conform(table, schema)
+            _check_count(file, piece, count)
 
     def fingerprint(self) -> list[dict[str, str | int]]:
         """One entry per file, for JSON; differs whenever a file was replaced, added, removed or reordered."""
@@ -102,7 +97,7 @@ class Source:
 
 
 @contextmanager
-def _explaining(file: SourceFile, part: Part) -> Iterator[None]:
+def _explaining(file: SourceFile, piece: Piece) -> Iterator[None]:
     try:
         yield
     except (InputError, UnfinishedError):
@@ -110,22 +105,46 @@ def _explaining(file: SourceFile, part: Part) -> Iterator[None]:
     except Exception as error:  # a damaged page can make a decoder raise anything
         if is_store_failure(error):
             raise UnfinishedError(f"{file.path} cannot be read: {mask(first_line(error))}") from error
-        where = f"{file.path}: row groups {part.row_groups[0]} to {part.row_groups[-1]}"
+        where = f"{file.path}: row groups {piece.row_groups[0]} to {piece.row_groups[-1]}"
         raise InputError(f"{where} cannot be read ({type(error).__name__}); write the file again") from error
 
 
-def _check_count(file: SourceFile, part: Part, num_rows: int) -> None:
-    if num_rows != part.num_rows:
-        raise InputError(f"{file.path}: {num_rows} rows where its footer promised {part.num_rows}")
+def _check_count(file: SourceFile, piece: Piece, num_rows: int) -> None:
+    if num_rows != piece.num_rows:
+        raise InputError(f"{file.path}: {num_rows} rows where its footer promised {piece.num_rows}")
 
 
-def open_source(config: InputConfig, judge: Callable[[pa.Schema], list[str]] = lambda schema: []) -> Source:
+def _gather(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """Few tables out of many small ones."""
+    pending: list[pa.Table] = []
+    num_rows = num_bytes = 0
+    for table in tables:
+        num_rows, num_bytes = num_rows + table.num_rows, num_bytes + table.nbytes
+        if pending and (num_rows > PART_SIZE.num_rows or num_bytes > PART_SIZE.num_bytes):
+            yield _concat(pending)
+            pending, num_rows, num_bytes = [], table.num_rows, table.nbytes
+        pending.append(table)
+    if pending:
+        yield _concat(pending)
+
+
+def _concat(tables: list[pa.Table]) -> pa.Table:
+    """One dictionary per column: writing several in one row group would write values out."""
+    return tables[0] if len(tables) == 1 else pa.concat_tables(tables).unify_dictionaries()
+
+
+def open_source(
+    config: InputConfig, judge: Callable[[pa.Schema], list[str]] = lambda schema: [], own: tuple[str, ...] = ()
+) -> Source:
     """Find, open and judge every input file. Raises InputError with all problems of all files.
+
+    Files whose names begin with one of `own` are left out: the run writes them itself, and `**/*.parquet` may find them.
 
     `judge` says what is wrong with the columns. It is asked even if some files are bad: then with those of the others.
     """
     found, problems = find_files([config.path] if isinstance(config.path, str) else config.path)
-    opened, more = _open_all(found)
+    others = [file for file in found if not (own and file.location.name.startswith(own))]
+    opened, more = _open_all(others or found)  # if there are no others, the folder is not the run's, which is said later
     problems += more
     schema, more = merge_schemas([facts.schema for _, facts in opened], [file.path for file, _ in opened])
     problems += more + _judge_schema(schema) + (judge(schema) if opened else [])
@@ -152,14 +171,14 @@ def _try_open(file: FoundFile) -> tuple[SourceFile, FileFacts] | str:
         return str(error)
     except OSError as error:
         return f"{file.location.name}: {first_line(error)}"
-    return SourceFile(file.location.name, file.size, version, sum(facts.group_rows), file.location), facts
+    return SourceFile(file.location.name, file.size, version, facts.num_rows, file.location), facts
 
 
 def _number_rows(schema: pa.Schema, opened: Sequence[tuple[SourceFile, FileFacts]], limit: int | None) -> Source:
-    parts = cut_parts([facts.group_rows for _, facts in opened], limit)
+    parts = cut_parts([facts.groups for _, facts in opened], limit, PART_SIZE)
     files = tuple(file for file, _ in opened)
     is_cut = sum(part.num_rows for part in parts) == limit
-    return Source(schema, files[: parts[-1].file_index + 1] if is_cut and parts else files, parts)
+    return Source(schema, files[: parts[-1].pieces[-1].file_index + 1] if is_cut and parts else files, parts)
 
 
 def _judge_schema(schema: pa.Schema) -> list[str]:
@@ -186,12 +205,12 @@ def _judge_ids(source: Source, id_column: str | None) -> list[str]:
 def _find_lossy_columns(source: Source, opened: Sequence[tuple[SourceFile, FileFacts]]) -> list[str]:
     """Columns whose values do not all fit the unified type, found by reading just those columns of just those files."""
     problems = [
-        _describe_lossy(source.files[part.file_index], column, source.schema.field(column.name))
-        for part in source.parts
-        for column in _changed_columns(opened[part.file_index][1].schema, source.schema)
-        if not _can_convert(source, part, column.name)
+        _describe_lossy(source.files[piece.file_index], column, source.schema.field(column.name))
+        for piece in (piece for part in source.parts for piece in part.pieces)
+        for column in _changed_columns(opened[piece.file_index][1].schema, source.schema)
+        if not _can_convert(source, piece, column.name)
     ]
-    return list(dict.fromkeys(problems))  # once per file, however many of its parts have such values
+    return list(dict.fromkeys(problems))  # once per file, however many of its pieces have such values
 
 
 def _changed_columns(schema: pa.Schema, unified: pa.Schema) -> list[pa.Field]:
@@ -208,9 +227,10 @@ def _describe_lossy(file: SourceFile, column: pa.Field, unified: pa.Field) -> st
     )
 
 
-def _can_convert(source: Source, part: Part, column: str) -> bool:
+def _can_convert(source: Source, piece: Piece, column: str) -> bool:
     try:
-        source.read(part, [column])
+        for _ in source.iter_piece(piece, [column]):
+            pass
     except InputError:
         return False
     return True

@@ -9,7 +9,7 @@ What differs from plain Jinja2, and why:
 - Printing a list, a mapping, bytes or a method fails the row: the text would be Python's spelling of it.
 - `tojson` writes plain JSON; Jinja2's own escapes `<`, `>` and `&` for HTML, which would edit the prompt.
 - There is no `random` and no `lipsum`: the same row gives the same prompt every time.
-- Loops over `range` and the length of the text are bounded, so that a runaway template ends.
+- Loops, calls and the length of texts are bounded (template_bounds.py), so that a runaway template ends.
 
 As in Jinja2, one newline at the very end of a template is dropped (a YAML block scalar always ends in one), and nothing
 else. A column named like a Jinja2 function (range, dict, namespace, cycler, joiner) cannot be reached by that name.
@@ -23,15 +23,20 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import jinja2
-from jinja2 import filters, meta, nodes
+from jinja2 import meta, nodes
 from jinja2.runtime import Context
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from batchpaged.dataset.template_bounds import (
+    MAX_TEXT_CHARS,
+    BoundedEnvironment,
+    bound,
+    budget_of,
+    check_weight,
+    with_budget,
+)
 from batchpaged.errors import ConfigError, RowError
 
-MAX_TEXT_CHARS = 1 << 24  # of one rendered template
-MAX_RANGE_ITEMS = 1_000_000  # over all uses of range() in one row
-_MAX_POWER = 1000
+MAX_INDENT = 100
 _SAFE_MESSAGES = (TypeError, ZeroDivisionError, OverflowError)  # their messages name types, never values
 
 _TYPE_NAMES = frozenset(
@@ -81,6 +86,8 @@ class TextTemplate:
         try:
             tree = environment.parse(source)
             edit(tree)
+            names = meta.find_undeclared_variables(tree)
+            bound(tree, environment)
             self._template = environment.from_string(tree)
         except jinja2.TemplateSyntaxError as error:
             raise ConfigError(f"{key}, line {error.lineno}: {error.message}") from error
@@ -88,14 +95,10 @@ class TextTemplate:
             raise ConfigError(
                 f"{key}, line {node.lineno}: a template stands alone; write out what it includes or extends"
             )
-        names = meta.find_undeclared_variables(tree)
         self.variables = frozenset(names - {"range"})
-        self._uses_range = "range" in names
 
     def render(self, values: Mapping[str, Any]) -> str:
         """The text for one row. Raises RowError, which never holds a value of the row."""
-        if self._uses_range:
-            values = {**values, "range": _make_range()}
         try:
             return self._join(values)
         except RowError as error:
@@ -105,7 +108,7 @@ class TextTemplate:
 
     def _join(self, values: Mapping[str, Any]) -> str:
         pieces, size = [], 0
-        for piece in self._template.generate(values):
+        for piece in self._template.generate(with_budget(values)):
             pieces.append(piece)
             size += len(piece)
             if size > MAX_TEXT_CHARS:
@@ -143,38 +146,21 @@ def wrap_nulls(value: Any, name: str) -> Any:
     return value
 
 
-class _Sandbox(ImmutableSandboxedEnvironment):
-    """Also bounds the two operators that can make a huge value out of small ones."""
-
-    intercepted_binops = frozenset(["*", "**"])
-
-    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        if operator == "**" and (not _is_small(left) or not _is_small(right)):
-            raise RowError(f"a power of numbers above {_MAX_POWER}")
-        for value, count in ((left, right), (right, left)) if operator == "*" else ():
-            if isinstance(count, int) and hasattr(value, "__len__") and len(value) * count > MAX_TEXT_CHARS:
-                raise RowError(f"a repetition longer than {MAX_TEXT_CHARS} characters")
-        return super().call_binop(context, operator, left, right)
-
-
-def _is_small(value: Any) -> bool:
-    return isinstance(value, float) or (isinstance(value, int) and abs(value) <= _MAX_POWER)
-
-
-def make_environment() -> ImmutableSandboxedEnvironment:
-    environment = _Sandbox(
+def make_environment() -> BoundedEnvironment:
+    environment = BoundedEnvironment(
         undefined=jinja2.StrictUndefined, autoescape=False, keep_trailing_newline=False, finalize=_check_printable
     )
-    # Every row gets its own bounded range, so the name has to count as a variable.
-    del environment.globals["range"], environment.globals["lipsum"], environment.filters["random"]
+    del environment.globals["lipsum"], environment.filters["random"]
     environment.tests["none"] = _is_none
-    environment.filters["join"] = _join
     environment.filters["tojson"] = _to_json
     return environment
 
 
-def _check_printable(value: Any) -> Any:
+@jinja2.pass_context
+def _check_printable(context: Context, value: Any) -> Any:
     """Called for everything a template prints."""
+    if isinstance(value, str):
+        budget_of(context).take_chars(len(value))
     if isinstance(value, list | tuple | dict | set | bytes):
         hint = "use a filter such as join or tojson" if not isinstance(value, bytes) else "decode it in the input"
         raise RowError(f"prints a {type(value).__name__} as it is; {hint}")
@@ -187,14 +173,10 @@ def _is_none(value: object) -> bool:
     return value is None or isinstance(value, NullValue)
 
 
-@jinja2.pass_eval_context
-def _join(context: nodes.EvalContext, value: Any, *arguments: Any, **options: Any) -> str:
-    if isinstance(value, str):
-        raise RowError("join over a string, which is text and not a list")
-    return filters.sync_do_join(context, value, *arguments, **options)
-
-
 def _to_json(value: Any, indent: int | None = None) -> str:
+    check_weight(value)
+    if indent is not None and indent > MAX_INDENT:
+        raise RowError(f"tojson with an indent above {MAX_INDENT}")
     return json.dumps(value, ensure_ascii=False, indent=indent, default=_plain)
 
 
@@ -204,21 +186,6 @@ def _plain(value: Any) -> Any:
     if hasattr(value, "isoformat"):
         return value.isoformat()
     raise TypeError(f"a {type(value).__name__} cannot be written as JSON")
-
-
-def _make_range() -> Callable[..., range]:
-    """`range` with a budget for one row, so that nested loops end too."""
-    left = MAX_RANGE_ITEMS
-
-    def bounded_range(*arguments: int) -> range:
-        nonlocal left
-        items = range(*arguments)
-        left -= len(items)
-        if left < 0:
-            raise RowError(f"its loops over range() pass {MAX_RANGE_ITEMS} items")
-        return items
-
-    return bounded_range
 
 
 def _line(error: BaseException) -> str:

@@ -36,6 +36,20 @@ def read_config(id: str, file: Path) -> "PreTrainedConfig":
         raise ModelError(f"model {id!r}: its {CONFIG_FILE} cannot be used ({_line(error)})") from error
 
 
+def note_on_code(resolved: ResolvedModel) -> str | None:
+    """What to know of a model that comes with code of its own, where transformers knows its type all the same."""
+    if not _names_code(resolved, CONFIG_FILE):
+        return None
+    return f"model {resolved.id}: it comes with code of its own, which is not run; transformers' own class is used"
+
+
+def _names_code(resolved: ResolvedModel, file: str) -> bool:
+    try:
+        return bool(json.loads((resolved.path / file).read_text("utf-8")).get("auto_map"))
+    except (OSError, ValueError, AttributeError):
+        return False
+
+
 def _raw_config(id: str, file: Path) -> dict[str, Any]:
     try:
         raw = json.loads(file.read_text("utf-8"))
@@ -70,6 +84,11 @@ def load_tokenizer(resolved: ResolvedModel) -> "PreTrainedTokenizerBase":
         with quiet_transformers():
             return AutoTokenizer.from_pretrained(resolved.path, **_LOCAL)
     except _FOLDER_ERRORS as error:
+        if _names_code(resolved, "tokenizer_config.json"):
+            raise ModelError(
+                f"model {resolved.id!r}: its tokenizer needs code from its repository, which batchpaged never runs; "
+                "put a tokenizer.json beside it (`save_pretrained` of a fast tokenizer writes one) or take another model"
+            ) from error
         raise ModelError(f"model {resolved.id!r}: its tokenizer cannot be loaded ({_line(error)})") from error
 
 

@@ -10,7 +10,7 @@ import re
 import shutil
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -20,6 +20,7 @@ from batchpaged.past.runs import PastRun, find_runs, is_run_directory
 from batchpaged.run.directory import OWN_NAMES, RunDirectory
 
 # What is needed to go on with a run, and not to read its results; plan.json first: without it the rest counts as gone.
+DELETED_MARK = "~batchpaged-deleted"  # of a run on a store; sorted, so deleted, after everything else
 WORK = ("plan.json", "plan", "units", "prompts", "documents", "documents.parquet", "sittings")
 _TEMPORARY = re.compile(r"\..*\.(tmp|old)")
 _LEFTOVER = re.compile(r"\.batchpaged-deleted-.+")
@@ -41,9 +42,19 @@ class Decision:
     reason: str  # why it goes, or stays
     goes: tuple[str, ...] = ()  # names in the directory; empty: it stays
     num_bytes: int = 0  # of these
+    place: str = ""  # what messages call it, where that is not its path
+
+    def __str__(self) -> str:
+        return self.place or str(self.path)
 
 
-def plan_cleaning(folder: Path | str, rules: Rules, now: float | None = None) -> list[Decision]:
+def _has_owner(run: Path) -> bool:
+    return RunDirectory(run).owner() is not None
+
+
+def plan_cleaning(
+    folder: Path | str, rules: Rules, now: float | None = None, is_at_work: Callable[[Path], bool] = _has_owner
+) -> list[Decision]:
     """What would go, and why what stays does. Deletes nothing. Raises RunDirectoryError if it is no folder of runs."""
     folder = Path(folder)
     if is_run_directory(folder):
@@ -51,7 +62,7 @@ def plan_cleaning(folder: Path | str, rules: Rules, now: float | None = None) ->
     now = time.time() if now is None else now
     runs = find_runs(folder)
     last, good = _last_of_each_name(runs, rules.keep), _last_good_of_each_name(runs)
-    decisions = [_decide(run, rules, run.id in last, run.id in good, now) for run in runs]
+    decisions = [_decide(run, rules, run.id in last, run.id in good, now, is_at_work(run.path)) for run in runs]
     return [*(_leftover(path) for path in _leftovers(folder)), *decisions]
 
 
@@ -66,10 +77,12 @@ def _last_good_of_each_name(runs: Sequence[PastRun]) -> set[str]:
     return set({run.name: run.id for run in runs if run.is_good}.values())
 
 
-def _decide(run: PastRun, rules: Rules, is_last: bool, is_last_good: bool, now: float) -> Decision:
+def _decide(
+    run: PastRun, rules: Rules, is_last: bool, is_last_good: bool, now: float, is_owned: bool
+) -> Decision:
     age = now - _last_touched(run)
     reasons = [
-        (RunDirectory(run.path).owner() is not None, "at work"),
+        (is_owned, "at work"),
         (is_last_good, "the last good run of its name"),
         (is_last, f"among the last {rules.keep} of its name"),
         (age < rules.min_age, f"{describe_age(age)} old"),
@@ -91,7 +104,7 @@ def _last_touched(run: PastRun) -> float:
 
 
 def is_own_name(name: str) -> bool:
-    return name in OWN_NAMES or _TEMPORARY.fullmatch(name) is not None
+    return name in OWN_NAMES or name == DELETED_MARK or _TEMPORARY.fullmatch(name) is not None
 
 
 def _names(path: Path) -> list[str]:
@@ -100,9 +113,13 @@ def _names(path: Path) -> list[str]:
 
 def _leftovers(folder: Path) -> Iterator[Path]:
     for path in sorted(folder.iterdir()):
-        if _LEFTOVER.fullmatch(path.name) and path.is_dir() and not path.is_symlink():
-            if all(map(is_own_name, _names(path))):
-                yield path
+        if path.is_dir() and not path.is_symlink() and _is_leftover(path) and all(map(is_own_name, _names(path))):
+            yield path
+
+
+def _is_leftover(path: Path) -> bool:
+    is_marked = (path / DELETED_MARK).exists() and not (path / "run.json").exists()
+    return is_marked or _LEFTOVER.fullmatch(path.name) is not None
 
 
 def _leftover(path: Path) -> Decision:

@@ -87,7 +87,7 @@ def compare_runs(
 
 def _describe(side: Side) -> dict[str, str | None]:
     run = (side.report or {}).get("run", {})
-    return {"path": str(side.path), **{key: run.get(key) for key in ("id", "name", "model", "device", "finished_at")}}
+    return {"path": side.name, **{key: run.get(key) for key in ("id", "name", "model", "device", "finished_at")}}
 
 
 def _changed_settings(a: Side, b: Side) -> list[str]:

@@ -11,11 +11,13 @@ from typing import Any
 from urllib.parse import quote
 
 from batchpaged.atomic import write_text
+from batchpaged.dataset.locations import mask
 from batchpaged.errors import RunDirectoryError
 from batchpaged.evaluation.evaluator import NUM_EVALUATED
 from batchpaged.past.runs import PastRun, find_runs
 from batchpaged.report.gates import find_figure
 from batchpaged.report.history_page import history_html
+from batchpaged.run.store import is_on_store
 
 FIGURES = {
     "rows": "rows.total",
@@ -38,7 +40,7 @@ def read_history(folder: Path | str, name: str | None = None, last: int | None =
     runs = find_runs(folder, name)
     if not runs:
         of_name = "" if name is None else f" of a run called {name!r}"
-        raise RunDirectoryError(f"{folder} holds no run directories{of_name}; give the folder in which they lie")
+        raise RunDirectoryError(f"{mask(str(folder))} holds no run directories{of_name}; give the folder in which they lie")
     return [_record(run) for run in runs[-last if last else 0 :]]
 
 
@@ -61,17 +63,22 @@ def _record(run: PastRun) -> dict[str, Any]:
     }
 
 
-def write_history_page(records: Sequence[dict[str, Any]], folder: Path, path: Path) -> None:
-    """The page, with links to the runs' own reports. Raises RunDirectoryError if it cannot be written."""
-    links = {
-        record["run"]: quote(os.path.relpath(folder / record["run"] / "report.html", path.parent))
-        for record in records
-        if (folder / record["run"] / "report.html").is_file()
-    }
+def write_history_page(records: Sequence[dict[str, Any]], folder: Path | str, path: Path) -> None:
+    """The page, with links to the runs' own reports; no browser follows one to a store. Raises RunDirectoryError if it cannot
+    be written."""
+    links = {} if is_on_store(folder) else _links(records, Path(folder), path)
     try:
         write_text(path, history_html(records, links))
     except OSError as error:
         raise RunDirectoryError(f"{path} cannot be written ({error.strerror or error})") from error
+
+
+def _links(records: Sequence[dict[str, Any]], folder: Path, page: Path) -> dict[str, str]:
+    return {
+        record["run"]: quote(os.path.relpath(folder / record["run"] / "report.html", page.parent))
+        for record in records
+        if (folder / record["run"] / "report.html").is_file()
+    }
 
 
 def metric_names(records: Sequence[dict[str, Any]]) -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import xxhash
 
+from batchpaged.dataset.locations import Location
 from batchpaged.errors import InputError, RunDirectoryError
 from batchpaged.evaluation.evaluator import check_references, usable_references
 from batchpaged.evaluation.squad import METRICS
@@ -38,15 +38,15 @@ class OutputRows:
 NO_COMPLETION = np.uint64(0)
 
 
-def output_files(folder: Path) -> list[Path]:
+def output_files(folder: Location) -> list[Location]:
     """Raises RunDirectoryError if there are none."""
-    files = sorted(folder.glob("*.parquet"))
+    files = [folder.at(info.path) for info in folder.list(is_recursive=False) if info.path.endswith(".parquet")]
     if not files:
-        raise RunDirectoryError(f"{folder} holds no output (*.parquet); give the directory of a finished run")
+        raise RunDirectoryError(f"{folder.name} holds no output (*.parquet); give the directory of a finished run")
     return files
 
 
-def read_output(folder: Path, id_column: str | None, references: str | None, metrics: Sequence[str]) -> OutputRows:
+def read_output(folder: Location, id_column: str | None, references: str | None, metrics: Sequence[str]) -> OutputRows:
     """Without `id_column` a row's position is its id; without `references` there are no scores.
 
     Raises InputError if a column is missing, ids are null or come twice; RunDirectoryError if there is no output.
@@ -68,7 +68,7 @@ def read_output(folder: Path, id_column: str | None, references: str | None, met
     )
 
 
-def read_texts(folder: Path, id_column: str | None, wanted: set[str]) -> dict[str, str | None]:
+def read_texts(folder: Location, id_column: str | None, wanted: set[str]) -> dict[str, str | None]:
     """Completions of the rows with those ids."""
     found: dict[str, str | None] = {}
     position = 0
@@ -79,30 +79,33 @@ def read_texts(folder: Path, id_column: str | None, wanted: set[str]) -> dict[st
     return found
 
 
-def _columns(files: Sequence[Path], id_column: str | None, references: str | None) -> list[str]:
+def _columns(files: Sequence[Location], id_column: str | None, references: str | None) -> list[str]:
     schema = _schema(files[0])
     wanted = [*_NEEDED, *filter(None, [id_column, references])]
     missing = [name for name in wanted if name not in schema.names]
     if missing:
-        raise InputError(f"{files[0]} has no column {missing[0]!r}, only {', '.join(schema.names)}")
+        raise InputError(f"{files[0].name} has no column {missing[0]!r}, only {', '.join(schema.names)}")
     if references is not None:
         check_references(references, schema.field(references).type)
     return list(dict.fromkeys([*wanted, *(["prompt_hash"] if "prompt_hash" in schema.names else [])]))
 
 
-def _schema(path: Path) -> pa.Schema:
+def _schema(file: Location) -> pa.Schema:
     try:
-        return pq.read_schema(path)
+        with file.open() as stream:
+            return pq.read_schema(stream)
     except (pa.ArrowException, OSError) as error:
-        raise InputError(f"{path} cannot be read ({type(error).__name__})") from error
+        raise InputError(f"{file.name} cannot be read ({type(error).__name__})") from error
 
 
-def _batches(files: Sequence[Path], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    for path in files:
+def _batches(files: Sequence[Location], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    for file in files:
         try:
-            yield from pq.ParquetFile(path).iter_batches(_BATCH_ROWS, columns=list(columns))
+            with file.open() as stream:
+                parquet = pq.ParquetFile(stream, pre_buffer=not file.is_local)
+                yield from parquet.iter_batches(_BATCH_ROWS, columns=list(columns))
         except (pa.ArrowException, OSError, KeyError) as error:
-            raise InputError(f"{path} cannot be read ({type(error).__name__})") from error
+            raise InputError(f"{file.name} cannot be read ({type(error).__name__})") from error
 
 
 def _read_batch(
@@ -154,8 +157,8 @@ def _joined(parts: Sequence[np.ndarray], kind: type) -> np.ndarray:
     return np.concatenate([np.array([], dtype=kind), *parts])
 
 
-def _check_ids(ids: pa.Array, folder: Path, id_column: str | None) -> None:
+def _check_ids(ids: pa.Array, folder: Location, id_column: str | None) -> None:
     if ids.null_count:
-        raise InputError(f"{folder}: column {id_column!r} has {ids.null_count} nulls and cannot tell rows apart")
+        raise InputError(f"{folder.name}: column {id_column!r} has {ids.null_count} nulls and cannot tell rows apart")
     if pc.count_distinct(ids).as_py() != len(ids):
-        raise InputError(f"{folder}: in column {id_column!r} ids come twice; give another with --id")
+        raise InputError(f"{folder.name}: in column {id_column!r} ids come twice; give another with --id")

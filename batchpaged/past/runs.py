@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from batchpaged.errors import RunDirectoryError
+from batchpaged.past.stored_runs import drawn_runs
 from batchpaged.run.directory import RunDirectory
+from batchpaged.run.store import Store, is_on_store, open_store
 
 
 @dataclass(frozen=True)
@@ -46,12 +48,19 @@ class PastRun:
         return self.report is not None and all(gate["passed"] for gate in self.report["gates"])
 
 
-def find_runs(folder: Path | str, name: str | None = None) -> list[PastRun]:
+def find_runs(folder: Path | str | Store, name: str | None = None) -> list[PastRun]:
     """Runs whose directories lie in the folder itself, the oldest first; of one `name`, if given.
 
     Links are passed over: `latest -> 2026-03-01` is not one more run. Raises RunDirectoryError if there is no folder.
+    Of runs on a store the `path` is good for its name only.
     """
-    folder = Path(folder)
+    if isinstance(folder, Store) or is_on_store(folder):
+        with drawn_runs(folder if isinstance(folder, Store) else open_store(str(folder))) as drawing:
+            return _find_runs(drawing, name)
+    return _find_runs(Path(folder), name)
+
+
+def _find_runs(folder: Path, name: str | None) -> list[PastRun]:
     try:
         paths = sorted(path for path in folder.iterdir() if is_run_directory(path))
     except OSError as error:

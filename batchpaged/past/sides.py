@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
 from typing import Any
 
+from batchpaged.dataset.locations import Location, resolve
 from batchpaged.errors import RunDirectoryError
 from batchpaged.evaluation.evaluator import NUM_EVALUATED
 from batchpaged.past.runs import read_report
+from batchpaged.past.stored_runs import drawn_files
 from batchpaged.run.directory import RunDirectory
+from batchpaged.run.store import Store, is_on_store, open_store
 
 
 @dataclass(frozen=True)
 class Side:
-    path: Path  # as given
+    name: str  # as given; a URL without credentials
     report: dict[str, Any] | None  # None: an output folder on its own
     info: dict[str, Any] | None  # run.json; None where there is none
-    output: Path | None  # None: a report on its own
+    output: Location | None  # None: a report on its own
 
     @property
     def id_column(self) -> str | None:
@@ -38,9 +41,23 @@ class Side:
 
 def read_side(path: Path | str) -> Side:
     """Raises RunDirectoryError if it is none of the three."""
-    path = Path(path)
+    return _read_on_store(open_store(str(path))) if is_on_store(path) else _read(Path(path))
+
+
+def _read_on_store(place: Store) -> Side:
+    """A file or an output folder belongs to the run directory it lies in."""
+    own_name = PurePosixPath(place.folder.path).name
+    is_inside = own_name == "output" or own_name.endswith(".json")
+    root = place.parent if is_inside else place
+    with drawn_files(root) as path:
+        side = _read(path / own_name if is_inside else path)
+    output = place.folder if side.info is None else root.folder.child("output")
+    return replace(side, name=place.name, output=side.output and output)
+
+
+def _read(path: Path) -> Side:
     if path.is_file():
-        return _of_run(path, path.parent) if _is_run(path.parent) else Side(path, read_report(path), None, None)
+        return _of_run(path, path.parent) if _is_run(path.parent) else Side(str(path), read_report(path), None, None)
     if not path.is_dir():
         raise RunDirectoryError(f"{path}: no such file or folder; give a run directory, its output folder or report.json")
     if _is_run(path):
@@ -48,7 +65,7 @@ def read_side(path: Path | str) -> Side:
     if path.name == "output" and _is_run(path.resolve().parent):
         return _of_run(path, path.resolve().parent)
     if any(path.glob("*.parquet")):
-        return Side(path, None, None, path)
+        return Side(str(path), None, None, resolve(str(path)))
     raise RunDirectoryError(f"{path} is neither a run directory nor a folder with output (*.parquet)")
 
 
@@ -59,4 +76,5 @@ def _is_run(path: Path) -> bool:
 def _of_run(given: Path, path: Path) -> Side:
     directory = RunDirectory(path)
     has_output = (directory.output / "_SUCCESS").exists()
-    return Side(given, read_report(directory.report), directory.info(), directory.output if has_output else None)
+    output = resolve(str(directory.output)) if has_output else None
+    return Side(str(given), read_report(directory.report), directory.info(), output)

@@ -26,6 +26,7 @@ import filelock
 import xxhash
 
 from batchpaged.atomic import write_text
+from batchpaged.dataset.parts import Part
 from batchpaged.errors import RunDirectoryError
 from batchpaged.run.fingerprint import changes, fingerprint
 from batchpaged.run.progress import duration
@@ -82,11 +83,11 @@ class RunDirectory:
         """Where a sitting plans; it deletes the folder, and the next one does if it could not."""
         return self.path / f".plan.{sitting}.tmp"
 
-    def prompt_file(self, part: int) -> Path:
-        return self.prompts / f"part-{part:05}.parquet"
+    def prompt_file(self, part: Part) -> Path:
+        return self.prompts / _name(part)
 
-    def document_file(self, part: int) -> Path:
-        return self.documents / f"part-{part:05}.parquet"
+    def document_file(self, part: Part) -> Path:
+        return self.documents / _name(part)
 
     def unit_file(self, unit: int) -> Path:
         return self.units / f"unit-{unit:06}.parquet"
@@ -275,3 +276,8 @@ def utc_now() -> str:
 
 def _utc(timestamp: float) -> str:
     return datetime.fromtimestamp(timestamp, timezone.utc).isoformat(timespec="seconds")
+
+
+def _name(part: Part) -> str:
+    """Its rows, not its number: another version may cut the same input into other parts."""
+    return f"rows-{part.first_ordinal:012}-{part.first_ordinal + part.num_rows:012}.parquet"

@@ -65,8 +65,13 @@ def all_facts(units: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 def most_frequent_reasons(directory: RunDirectory, num_reasons: int) -> list[str]:
     """`12 rows: prompt.user, line 1: question is null`, of the prompts that could not be made and of finished units."""
     columns = ["status", "error"]
-    prompts = [read_failed(path, columns) for path in sorted(directory.prompts.glob("part-*.parquet"))]
+    prompts = [read_failed(path, columns) for path in sorted(directory.prompts.glob("rows-*.parquet"))]
     units = [read_failed(path, [*columns, "prompt_tokens"]) for path in sorted(directory.units.glob("unit-*.parquet"))]
     refused = [unit.filter(pc.is_valid(unit["prompt_tokens"])).select(columns) for unit in units]
-    counts = count_failures(pa.concat_tables([*prompts, *refused]))
+    return frequent_reasons(pa.concat_tables([*prompts, *refused]), num_reasons)
+
+
+def frequent_reasons(failed: pa.Table, num_reasons: int) -> list[str]:
+    """The same of rows with status and error."""
+    counts = count_failures(failed)
     return [f"{number} row{'s' * (number > 1)}: {reason}" for reason, number in list(counts.items())[:num_reasons]]

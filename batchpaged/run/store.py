@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -45,6 +45,19 @@ class Store:
             infos = self.folder.filesystem.get_file_info(selector)
         start = len(self.folder.path.rstrip("/")) + 1
         return {info.path[start:]: info for info in infos if info.type == pafs.FileType.File}
+
+    def folders(self) -> list[str]:
+        """Names of the folders right below this one, sorted."""
+        with self._explaining("cannot be listed"):
+            infos = self.folder.filesystem.get_file_info(pafs.FileSelector(self.folder.path, allow_not_found=True))
+        return sorted(PurePosixPath(info.path).name for info in infos if info.type == pafs.FileType.Directory)
+
+    def child(self, name: str) -> Store:
+        return Store(self.folder.child(name))
+
+    @property
+    def parent(self) -> Store:
+        return Store(self.folder.at(str(PurePosixPath(self.folder.path).parent)))
 
     def read(self, name: str) -> bytes | None:
         """None if there is no such file."""
@@ -88,6 +101,19 @@ class Store:
         except StoreError as error:
             if not isinstance(error.__cause__, FileNotFoundError):
                 raise
+
+    def delete_tree(self, name: str) -> None:
+        """A file, or a folder with all that is in it; it may be gone already."""
+        with self._explaining(f"{name} cannot be deleted"):
+            place = self.folder.child(name)
+            if place.info().type == pafs.FileType.Directory:
+                self.folder.filesystem.delete_dir(place.path)
+                return
+        self.delete(name)
+
+    def delete_all(self) -> None:
+        with self._explaining("cannot be deleted"):
+            self.folder.filesystem.delete_dir(self.folder.path)
 
     def _open(self, name: str) -> pa.NativeFile:
         return self.folder.filesystem.open_output_stream(self.folder.child(name).path)

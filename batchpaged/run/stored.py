@@ -215,7 +215,7 @@ class _StoreKeeper:
 
     def _settle(self, only_done: bool = False) -> None:
         """Raises what went wrong."""
-        ready = [future for future in self._sending if future.done() or not only_done]
+        ready = {future for future in self._sending if future.done() or not only_done}
         self._sending = [future for future in self._sending if future not in ready]
         for future in ready:
             future.result()

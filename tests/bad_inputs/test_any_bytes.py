@@ -26,7 +26,7 @@ def is_settled(path):
     """Raises whatever is no InputError."""
     try:
         source = open_source(InputConfig(path=str(path)))
-        rows = sum(source.read(part).num_rows for part in source.parts)
+        rows = sum(rows.num_rows for part in source.parts for rows in source.iter_tables(part))
         return rows == source.num_rows
     except InputError as error:
         return "a.parquet" in str(error) or "no rows" in str(error)

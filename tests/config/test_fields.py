@@ -1,5 +1,7 @@
 """Every key: its default, what it takes, and what is said when it does not."""
 
+from pathlib import Path
+
 import pytest
 from pydantic import ValidationError
 
@@ -164,6 +166,8 @@ REFUSED = [
     ("gates", [0.8], "gates[0] = 0.8: must be a string like \"prefix_cache_hit_rate >= 0.8\""),
     ("cluster.scheduler", 8786, "must be a non-empty string or null; write it in quotes: '8786'"),
     ("cluster.workers", 0, f"must be auto or {AT_LEAST_ONE[8:]}"),
+    ("output.path", "s3:/bucket/runs", "must be s3://bucket/folder, with two slashes"),
+    ("output.path", "a\0b", "must not hold a null character"),
     ("output.path", "gs://bucket/runs", "must be a folder on a local or mounted file system, or s3://bucket/folder"),
     ("output", "runs/x", "must be a mapping with keys path; did you mean output.path?"),
     ("model", "smollm2", "must be a mapping with keys id, revision, dtype, max_model_len, adapters, adapter, adapter_column; did you mean model.id?"),
@@ -201,3 +205,7 @@ def test_rules_hold_for_pipelines_made_in_python(smallest):
     smallest["prompt"]["text_column"] = "text"
     with pytest.raises(ValidationError, match="needs exactly one of user"):
         Pipeline.model_validate(smallest)
+
+
+def test_a_run_directory_may_be_at_home(smallest):
+    assert parse_pipeline(smallest | {"output": {"path": "~/runs/x"}}).output.path == str(Path.home() / "runs/x")

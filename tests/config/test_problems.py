@@ -15,6 +15,7 @@ UNKNOWN = [
     ("engine.max_num_seqs", "did you mean engine.max_sequences?"),
     ("sampling.max_new_tokens", "did you mean sampling.max_tokens?"),
     ("model.enable_prefix_caching", "did you mean engine.prefix_cache?"),
+    ("model.trust_remote_code", "code that comes with a model is never run, and no key allows it; see docs/security.md"),
     ("input.id", "did you mean input.id_column?"),
     ("model.zzz", "valid here: id, revision, dtype, max_model_len, adapters, adapter, adapter_column"),
     ("zzz", "valid here: name, input, prompt, model, engine, sampling, evaluate, gates, previous, max_failed_rows, cluster, output"),

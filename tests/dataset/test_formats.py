@@ -7,7 +7,7 @@ import pyarrow.parquet.encryption as encryption
 import pytest
 
 from batchpaged.dataset.discovery import find_files
-from batchpaged.dataset.formats import read_facts, read_rows
+from batchpaged.dataset.formats import iter_rows, read_facts
 from batchpaged.errors import InputError
 
 TABLE = pa.table({"x": list(range(100)), "text": [f"row {i}" for i in range(100)]})
@@ -17,6 +17,10 @@ def only(path):
     (file,), problems = find_files([str(path)])
     assert problems == []
     return file
+
+
+def read(*arguments):
+    return pa.concat_tables(iter_rows(*arguments))
 
 
 def refusal(path):
@@ -29,7 +33,7 @@ def refusal(path):
 def test_facts_come_from_the_footer(write):
     file = only(write({"a.parquet": TABLE}, row_group_size=30) / "a.parquet")
     facts = read_facts(file)
-    assert facts.group_rows == (30, 30, 30, 10)
+    assert [group.num_rows for group in facts.groups] == [30, 30, 30, 10]
     assert facts.schema.equals(TABLE.schema)
 
 
@@ -42,7 +46,7 @@ def test_a_footer_longer_than_the_first_read(write):
 
 @pytest.mark.parametrize("name", ["a.parquet", "a.pq", "a.data", "noextension"])
 def test_what_is_inside_counts_not_the_name(write, name):
-    assert read_facts(only(write({name: TABLE}) / name)).group_rows == (100,)
+    assert read_facts(only(write({name: TABLE}) / name)).num_rows == 100
 
 
 BAD_BYTES = {
@@ -114,7 +118,7 @@ def test_a_column_name_twice(tmp_path):
 
 def test_reading_takes_row_groups_columns_and_the_first_rows(write):
     file = only(write({"a.parquet": TABLE}, row_group_size=30) / "a.parquet")
-    table = read_rows(file.location, [1, 2], ["text", "nosuch", "x"], 35)
+    table = read(file.location, [1, 2], ["text", "nosuch", "x"], 35)
     assert table.column_names == ["text", "x"]
     assert table["x"].to_pylist() == list(range(30, 65))
 
@@ -122,8 +126,8 @@ def test_reading_takes_row_groups_columns_and_the_first_rows(write):
 def test_a_dotted_column_is_not_a_struct_field(write):
     table = pa.table({"a": [{"b": 1}], "a.b": [2], "a.b.c": [3]})
     file = only(write({"a.parquet": table}) / "a.parquet")
-    assert read_rows(file.location, [0], ["a.b"], 1).to_pylist() == [{"a.b": 2}]
-    assert read_rows(file.location, [0], ["a"], 1).to_pylist() == [{"a": {"b": 1}}]
+    assert read(file.location, [0], ["a.b"], 1).to_pylist() == [{"a.b": 2}]
+    assert read(file.location, [0], ["a"], 1).to_pylist() == [{"a": {"b": 1}}]
 
 
 # Arrow streams, as Dataset.save_to_disk writes them
@@ -139,8 +143,8 @@ def test_stream_facts_and_rows(tmp_path):
     with pa.ipc.new_stream(str(tmp_path / "a.arrow"), TABLE.schema) as writer:
         writer.write_table(TABLE, max_chunksize=30)
     file = only(tmp_path / "a.arrow")
-    assert read_facts(file).group_rows == (30, 30, 30, 10)
-    assert read_rows(file.location, [1, 3], ["x"], 35)["x"].to_pylist() == [*range(30, 60), *range(90, 95)]
+    assert [group.num_rows for group in read_facts(file).groups] == [30, 30, 30, 10]
+    assert read(file.location, [1, 3], ["x"], 35)["x"].to_pylist() == [*range(30, 60), *range(90, 95)]
 
 
 @pytest.mark.parametrize("kept", [0.0, 0.01, 0.5, 0.99])

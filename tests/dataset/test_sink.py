@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from batchpaged.dataset import sink, windows
+from batchpaged.dataset.parts import PartSize, RowGroup, cut_parts
 from batchpaged.dataset.schema import OUTPUT_COLUMNS
 from batchpaged.dataset.sink import assemble
 from batchpaged.dataset.source import open_source
@@ -98,7 +99,8 @@ def test_a_limited_run_writes_only_its_rows(tmp_path, input_config, write, write
 
 
 def test_row_groups_are_bounded(tmp_path, input_config, write, monkeypatch, write_units):
-    monkeypatch.setattr("batchpaged.dataset.source.PART_ROWS", 100)  # the input is one row group of more
+    monkeypatch.setattr("batchpaged.dataset.source.PART_SIZE", PartSize(num_rows=100))
+    monkeypatch.setattr("batchpaged.dataset.formats._BATCH_ROWS", 50)  # the input is one row group of more
     source = open_source(input_config(write({"in/a.parquet": {"id": list(range(250))}}) / "in"))
     assemble(source, write_units(tmp_path / "units", [range(250)]), tmp_path / "out")
     metadata = pq.read_metadata(tmp_path / "out/a.parquet")
@@ -180,7 +182,7 @@ def test_any_spread_over_units_and_windows_gives_the_input_order(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(windows, "_WINDOW_ROWS", data.draw(st.integers(1, 30)))
         patch.setattr(windows, "_SPREAD_ROWS", data.draw(st.integers(1, 30)))
-        patch.setattr("batchpaged.dataset.parts.PART_ROWS", 5)
+        patch.setattr("batchpaged.dataset.source.PART_SIZE", PartSize(num_rows=data.draw(st.integers(1, 20))))
         source = open_source(input_config(folder))
         assemble(source, write_units(tmp_path / "units", units), tmp_path / "out")
     read = pa.concat_tables(pq.read_table(tmp_path / f"out/{i}.parquet") for i in range(len(counts)))
@@ -189,10 +191,9 @@ def test_any_spread_over_units_and_windows_gives_the_input_order(
 
 
 def test_windows_cover_all_parts_in_order(tmp_path, monkeypatch):
-    from batchpaged.dataset.parts import cut_parts
-
     monkeypatch.setattr(windows, "_WINDOW_ROWS", 1000)
-    parts = cut_parts([[300] * 20, [5000], [10] * 7], part_rows=500)
+    files = [[RowGroup(rows, 1) for rows in group_rows] for group_rows in ([300] * 20, [5000], [10] * 7)]
+    parts = cut_parts(files, size=PartSize(num_rows=500))
     cut = windows.cut_windows(parts, tmp_path)
     assert [part for window in cut for part in window.parts] == list(parts)
     assert all(a.end == b.start for a, b in zip(cut, cut[1:], strict=False)) and len(cut) > 5

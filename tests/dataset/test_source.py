@@ -9,12 +9,22 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from batchpaged.dataset.parts import PartSize
 from batchpaged.dataset.source import open_source
 from batchpaged.errors import InputError
 
 
+def read(source, part, columns=None):
+    return pa.concat_tables(source.iter_tables(part, columns))
+
+
 def rows_of(source, columns=None):
-    return [row for part in source.parts for row in source.read(part, columns).to_pylist()]
+    return [row for part in source.parts for row in read(source, part, columns).to_pylist()]
+
+
+@pytest.fixture
+def parts_of_one_file(monkeypatch):
+    monkeypatch.setattr("batchpaged.dataset.source.PART_SIZE", PartSize(num_files=1))
 
 
 def problems_of(config):
@@ -23,7 +33,7 @@ def problems_of(config):
     return str(caught.value)
 
 
-def test_rows_come_in_file_order_with_ordinals(write, input_config):
+def test_rows_come_in_file_order_with_ordinals(write, input_config, parts_of_one_file):
     folder = write({f"{name}.parquet": {"x": [10 * i, 10 * i + 1]} for i, name in enumerate("abc")})
     source = open_source(input_config(folder))
     assert source.num_rows == 6
@@ -40,7 +50,7 @@ def test_a_source_travels(write, input_config):
 
 def test_columns_in_the_order_asked_for(write, input_config):
     source = open_source(input_config(write({"a.parquet": {"x": [1], "y": [2], "z": [3]}})))
-    assert source.read(source.parts[0], ["z", "x"]).column_names == ["z", "x"]
+    assert read(source, source.parts[0], ["z", "x"]).column_names == ["z", "x"]
 
 
 @pytest.mark.parametrize(("limit", "num_files"), [(1, 1), (2, 1), (3, 2), (5, 3), (6, 3), (100, 3)])
@@ -75,7 +85,7 @@ def test_any_layout_of_files_and_row_groups_gives_every_row_once(write, input_co
     source = open_source(input_config(folder, limit=limit))
     assert [row["x"] for row in rows_of(source)] == list(range(first))[:limit]
     for part in source.parts:
-        assert source.read(part).num_rows == part.num_rows
+        assert read(source, part).num_rows == part.num_rows
 
 
 def test_shards_of_different_schemas_become_one(write, input_config):
@@ -101,10 +111,10 @@ def test_shards_of_different_schemas_become_one(write, input_config):
     ]
     assert rows_of(source, ["extra"]) == [{"extra": None}, {"extra": None}, {"extra": True}]
     for part in source.parts:
-        assert source.read(part).schema.equals(source.schema, check_metadata=True)
+        assert read(source, part).schema.equals(source.schema, check_metadata=True)
 
 
-def test_types_that_agree_pass_unchanged(write, input_config):
+def test_types_that_agree_pass_unchanged(write, input_config, parts_of_one_file):
     table = pa.table(
         {
             "category": pa.array(["u", "v"]).dictionary_encode(),
@@ -117,7 +127,7 @@ def test_types_that_agree_pass_unchanged(write, input_config):
     )
     source = open_source(input_config(write({"a.parquet": table, "b.parquet": table})))
     assert source.schema.types == table.schema.types
-    assert source.read(source.parts[1]).to_pylist() == table.to_pylist()
+    assert read(source, source.parts[1]).to_pylist() == table.to_pylist()
 
 
 def test_integers_beside_doubles_only_while_no_digit_is_lost(write, input_config):
@@ -174,7 +184,7 @@ def test_a_column_parquet_cannot_hold(tmp_path, input_config):
 
 
 @pytest.mark.parametrize("change", ["touch", "append", "replace", "delete"])
-def test_a_file_that_changes_under_the_run_is_noticed(write, input_config, change):
+def test_a_file_that_changes_under_the_run_is_noticed(write, input_config, parts_of_one_file, change):
     folder = write({"a.parquet": {"x": [1]}, "b.parquet": {"x": [2]}})
     source = open_source(input_config(folder))
     path = folder / "a.parquet"
@@ -187,8 +197,8 @@ def test_a_file_that_changes_under_the_run_is_noticed(write, input_config, chang
     else:
         write({"a.parquet": {"x": [3]}})
     with pytest.raises(InputError, match=r"a\.parquet: (changed since|no longer there)"):
-        source.read(source.parts[0])
-    assert source.read(source.parts[1])["x"].to_pylist() == [2]
+        read(source, source.parts[0])
+    assert read(source, source.parts[1])["x"].to_pylist() == [2]
 
 
 def test_damaged_pages_are_refused_with_file_and_row_groups(write, input_config):
@@ -198,13 +208,13 @@ def test_damaged_pages_are_refused_with_file_and_row_groups(write, input_config)
     path.write_bytes(content)
     source = open_source(input_config(path))
     with pytest.raises(InputError, match=r"a\.parquet: row groups 0 to 0 cannot be read"):
-        source.read(source.parts[0])
+        read(source, source.parts[0])
 
 
 @pytest.fixture
 def small_parts(monkeypatch):
     """Parts count as huge from 101 rows on, and are read in batches of 64."""
-    monkeypatch.setattr("batchpaged.dataset.source.PART_ROWS", 100)
+    monkeypatch.setattr("batchpaged.dataset.source.PART_SIZE", PartSize(num_rows=100))
     monkeypatch.setattr("batchpaged.dataset.formats._BATCH_ROWS", 64)
 
 
@@ -218,7 +228,7 @@ def test_a_huge_row_group_is_read_in_pieces(write, input_config, small_parts, mo
     for part in source.parts:
         tables = list(source.iter_tables(part))
         assert max(map(len, tables)) <= 100
-        assert pa.concat_tables(tables).equals(source.read(part))
+        assert pa.concat_tables(tables).equals(read(source, part))
 
 
 def test_a_huge_batch_of_a_saved_dataset_is_read_in_pieces(tmp_path, input_config, small_parts):
@@ -247,7 +257,37 @@ def test_a_changed_byte_is_noticed_where_pages_have_checksums(write, input_confi
     path.write_bytes(content.replace(b"0" * 47 + b"500", b"0" * 47 + b"501", 1))
     source = open_source(input_config(path))
     with pytest.raises(InputError, match="cannot be read"):
-        source.read(source.parts[0])
+        read(source, source.parts[0])
+
+
+def test_every_bad_file_of_a_part_is_named(write, input_config):
+    folder = write({f"{name}.parquet": {"x": [name]} for name in "abcde"})
+    source = open_source(input_config(folder))
+    (part,) = source.parts
+    for name in "bd":
+        (folder / f"{name}.parquet").unlink()
+    rows = []
+    with pytest.raises(InputError) as caught:
+        rows.extend(row for table in source.iter_tables(part) for row in table["x"].to_pylist())
+    assert [problem.endswith(f"{name}.parquet: no longer there; it was when the run started") for problem, name
+            in zip(caught.value.problems, "bd", strict=True)] == [True, True]  # fmt: skip
+    assert pickle.loads(pickle.dumps(caught.value)).problems == caught.value.problems
+
+
+def test_small_files_are_read_in_one_table_with_one_dictionary(write, input_config):
+    tables = {f"{i}.parquet": pa.table({"x": pa.array([f"v{i}", "w"]).dictionary_encode()}) for i in range(5)}
+    source = open_source(input_config(write(tables)))
+    (table,) = source.iter_tables(source.parts[0])
+    assert table["x"].to_pylist() == [value for i in range(5) for value in (f"v{i}", "w")]
+    assert all(chunk.dictionary.equals(table["x"].chunk(0).dictionary) for chunk in table["x"].chunks)
+
+
+def test_wide_rows_are_read_few_at_a_time(write, input_config, monkeypatch):
+    monkeypatch.setattr("batchpaged.dataset.source.PART_SIZE", PartSize(num_bytes=30_000))
+    monkeypatch.setattr("batchpaged.dataset.formats._BATCH_ROWS", 10)
+    source = open_source(input_config(write({"a.parquet": {"x": [f"{i:01000}" for i in range(100)]}})))
+    tables = [table for part in source.parts for table in source.iter_tables(part)]
+    assert [table.num_rows for table in tables] == [20] * 5  # bytes with offsets: a little more than 10,000 each
 
 
 def test_the_fingerprint_follows_the_files(write, input_config):
@@ -267,7 +307,7 @@ def test_a_saved_hugging_face_dataset_reads_as_datasets_reads_it(tmp_path, input
     data.shuffle(seed=1).filter(lambda row: row["label"] == 1).save_to_disk(str(tmp_path / "saved"), num_shards=2)
     source = open_source(input_config(tmp_path / "saved"))
     expected = datasets.load_from_disk(str(tmp_path / "saved")).with_format("arrow")[:]
-    assert pa.concat_tables(source.read(part) for part in source.parts).equals(expected)
+    assert pa.concat_tables(read(source, part) for part in source.parts).equals(expected)
     assert datasets.Features.from_arrow_schema(source.schema) == features
 
 
@@ -276,7 +316,7 @@ def test_an_empty_saved_dataset(tmp_path, input_config):
     assert "no rows" in problems_of(input_config(tmp_path / "saved"))
 
 
-def test_fsspec_sources_read_and_notice_changes(memory_fs, input_config):
+def test_fsspec_sources_read_and_notice_changes(memory_fs, input_config, parts_of_one_file):
     def put(name, values):
         with memory_fs.open(name, "wb") as file:
             pq.write_table(pa.table({"x": values}), file)
@@ -288,7 +328,7 @@ def test_fsspec_sources_read_and_notice_changes(memory_fs, input_config):
     assert [entry["path"] for entry in source.fingerprint()] == ["memory:///data/a.parquet", "memory:///data/b.parquet"]
     put("/data/a.parquet", [4, 5])
     with pytest.raises(InputError, match="changed since"):
-        source.read(source.parts[0])
+        read(source, source.parts[0])
 
 
 def test_many_small_files_open_from_their_footers(write, input_config):
@@ -296,4 +336,5 @@ def test_many_small_files_open_from_their_footers(write, input_config):
     for i in range(1, 10_000):
         os.link(folder / "f0.parquet", folder / f"f{i}.parquet")
     source = open_source(input_config(folder))
-    assert source.num_rows == len(source.parts) == len(source.files) == 10_000
+    assert source.num_rows == len(source.files) == 10_000
+    assert len(source.parts) == 157

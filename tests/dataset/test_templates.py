@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchpaged.dataset.templates import MAX_TEXT_CHARS, TextTemplate, wrap_nulls
+from batchpaged.dataset.template_bounds import MAX_TEXT_CHARS
+from batchpaged.dataset.templates import TextTemplate, wrap_nulls
 from batchpaged.errors import ConfigError, RowError
 
 SECRET = "a-secret-that-stands-in-a-row"

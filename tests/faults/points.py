@@ -12,7 +12,7 @@ STAGES = {
     "reading": {
         "batchpaged.cluster.count_tasks": ["count_part", "merge_parts"],
         "batchpaged.cluster.prompt_tasks": ["tokenise_part", "write_prompts", "_build_prompts"],
-        "batchpaged.dataset.source": ["Source.read"],
+        "batchpaged.dataset.source": ["_check_unchanged"],
     },
     "planning": {
         "batchpaged.planning.sorted_runs": ["sort_files"],

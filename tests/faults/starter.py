@@ -16,7 +16,10 @@ import batchpaged.api  # noqa: F401 - so that no sitting has to
 import batchpaged.cluster.graph  # noqa: F401
 import batchpaged.engine.build  # noqa: F401
 from batchpaged.cli import main
+from batchpaged.dataset import source
+from batchpaged.dataset.parts import PartSize
 
+source.PART_SIZE = PartSize(num_files=1)  # small files, of which one part would be made
 PATIENCE = 120  # seconds, on a machine that is busy with other things
 
 

@@ -11,7 +11,14 @@ from safetensors.torch import load_file, save_file
 from tiny_models import save_tiny, tiny_model, tiny_tokenizer
 
 from batchpaged.errors import ModelError
-from batchpaged.models.load import load_config, load_model, load_tokenizer, resolve_dtype, stop_token_ids
+from batchpaged.models.load import (
+    load_config,
+    load_model,
+    load_tokenizer,
+    note_on_code,
+    resolve_dtype,
+    stop_token_ids,
+)
 from batchpaged.models.resolve import ResolvedModel
 
 
@@ -105,6 +112,23 @@ def test_code_of_a_repository_is_never_run(tiny_folder: Path) -> None:
     (tiny_folder / "code.py").write_text("raise SystemExit('was run')")
     with pytest.raises(ModelError, match="needs code from its repository"):
         load_config(_at(tiny_folder))
+
+
+def test_code_of_a_tokenizer_is_never_run(tiny_folder: Path) -> None:
+    (tiny_folder / "tokenizer.json").unlink()
+    config = {"auto_map": {"AutoTokenizer": ["code.Homemade", None]}, "tokenizer_class": "Homemade"}
+    (tiny_folder / "tokenizer_config.json").write_text(json.dumps(config))
+    (tiny_folder / "code.py").write_text("raise SystemExit('was run')")
+    with pytest.raises(ModelError, match="its tokenizer needs code from its repository, which batchpaged never runs"):
+        load_tokenizer(_at(tiny_folder))
+
+
+def test_code_of_a_known_type_is_not_run_and_that_is_said(tiny_folder: Path) -> None:
+    assert note_on_code(_at(tiny_folder)) is None
+    _edit_config(tiny_folder, auto_map={"AutoConfig": "code.Config", "AutoModelForCausalLM": "code.Model"})
+    (tiny_folder / "code.py").write_text("raise SystemExit('was run')")
+    assert "is not run; transformers' own class is used" in note_on_code(_at(tiny_folder))
+    assert type(_load(tiny_folder)).__name__ == "LlamaForCausalLM"
 
 
 def test_unknown_type_says_which_version_does_not_know_it(tiny_folder: Path) -> None:

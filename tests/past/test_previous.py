@@ -32,7 +32,7 @@ def runs(tmp_path):
 
 
 def chosen(runs, **keys):
-    report = previous_report(pipeline(**keys), RunDirectory(runs / "today"))
+    report = previous_report(pipeline(**keys), RunDirectory(runs / "today"), runs / "today")
     return report and report["run"]["id"]
 
 

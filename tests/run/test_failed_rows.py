@@ -1,10 +1,12 @@
 """Runs with rows that fail: how many may, how they are computed again, and a run in which all do."""
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import tiny_runs
 
 from batchpaged import api
+from batchpaged.dataset.parts import PartSize
 from batchpaged.errors import UnfinishedError
 from batchpaged.planning.plan_file import read_plan
 from batchpaged.run.directory import RunDirectory
@@ -106,6 +108,17 @@ def test_too_many_rows_without_a_prompt_stop_the_run_before_inference():
     assert str(caught.value).count("\n  - 1 row") == 5 and "raise max_failed_rows" in str(caught.value)
     assert not list((run_dir / "units").iterdir())
     assert run(run_dir, max_failed_rows=5).report["rows"]["failed"] == 5
+
+
+def test_they_stop_it_as_soon_as_they_are_known(tmp_path, monkeypatch):
+    """Of a part with too many, the first rows are enough."""
+    monkeypatch.setattr("batchpaged.dataset.source.PART_SIZE", PartSize(num_rows=10))
+    for name, texts in (("a", [None] * 9000), ("b", ["x"] * 10), ("c", ["y"] * 10)):
+        pq.write_table(pa.table({"t": pa.array(texts, pa.string())}), tmp_path / f"{name}.parquet")
+    sections = {"input": {"path": str(tmp_path)}, "prompt": {"text_column": "t"}, "evaluate": None, "gates": []}
+    with pytest.raises(UnfinishedError, match=r"8192 rows have failed by now.*\n  - 8192 rows: column 't' is null"):
+        run(tmp_path / "run", max_failed_rows=100, **sections)
+    assert not list((tmp_path / "run/prompts").glob("rows-000000000000-*"))
 
 
 def test_too_many_rows_that_the_engine_refuses_stop_the_run(small):

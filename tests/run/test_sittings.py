@@ -5,6 +5,7 @@ import os
 import shutil
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import tiny_runs
@@ -150,13 +151,16 @@ def test_units_without_their_plan_are_not_mixed_with_another(unfinished):
         api.run(tiny_runs.pipeline(unfinished))
 
 
-@pytest.mark.parametrize("name", ["plan.json", "plan/from-unit-0000000.parquet", "prompts/part-00001.parquet"])
+PROMPTS = "prompts/rows-000000000025-000000000054.parquet"
+
+
+@pytest.mark.parametrize("name", ["plan.json", "plan/from-unit-0000000.parquet", PROMPTS])
 def test_a_damaged_plan_is_named(unfinished, name):
     (unfinished / name).write_bytes(b"damaged")
     if name.startswith("prompts"):
         shutil.rmtree(unfinished / "units")
         (unfinished / "plan.json").unlink()
-    with pytest.raises(UnfinishedError, match=f"{Path(name).name} is damaged"):
+    with tiny_runs.several_parts(), pytest.raises(UnfinishedError, match=f"{Path(name).name} is damaged"):
         api.run(tiny_runs.pipeline(unfinished))
 
 
@@ -179,3 +183,14 @@ def test_a_model_that_cannot_be_loaded_is_said_at_once(tmp_path):
     save_file(weights, folder / "model.safetensors", {"format": "pt"})
     with pytest.raises(UnfinishedError, match="weights model.norm.weight are missing"):
         api.run(tiny_runs.pipeline(tmp_path / "run", model={"id": str(folder), "max_model_len": 320}))
+
+
+def test_a_run_does_not_read_what_it_writes(tmp_path):
+    pq.write_table(pa.table({"t": ["x"]}), tmp_path / "rows.parquet")
+    sections = {"input": {"path": str(tmp_path)}, "prompt": {"text_column": "t"}, "evaluate": None, "gates": []}
+    for fresh in (False, False, True):
+        result = api.run(tiny_runs.pipeline(tmp_path / "run", **sections), fresh=fresh)
+        assert result.report["rows"]["total"] == 1
+    with pytest.raises(RunDirectoryError, match="holds other files"):
+        api.run(tiny_runs.pipeline(tmp_path, **sections), run_dir=tmp_path)
+    assert (tmp_path / "rows.parquet").exists()
