@@ -191,6 +191,11 @@ def test_a_run_does_not_read_what_it_writes(tmp_path):
     for fresh in (False, False, True):
         result = api.run(tiny_runs.pipeline(tmp_path / "run", **sections), fresh=fresh)
         assert result.report["rows"]["total"] == 1
+
+
+def test_a_run_does_not_write_where_its_input_lies(tmp_path):
+    pq.write_table(pa.table({"t": ["x"]}), tmp_path / "rows.parquet")
+    sections = {"input": {"path": str(tmp_path)}, "prompt": {"text_column": "t"}, "evaluate": None, "gates": []}
     with pytest.raises(RunDirectoryError, match="holds other files"):
-        api.run(tiny_runs.pipeline(tmp_path, **sections), run_dir=tmp_path)
-    assert (tmp_path / "rows.parquet").exists()
+        api.run(tiny_runs.pipeline(tmp_path, **sections))
+    assert [path.name for path in tmp_path.iterdir()] == ["rows.parquet"]
