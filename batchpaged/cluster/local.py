@@ -130,14 +130,14 @@ def _without_main_module() -> Iterator[None]:
     our tasks need nothing of it. Holds for the whole block, since a worker that dies is started again.
     """
     main = sys.modules["__main__"]
-    hidden = {name: vars(main).get(name) for name in ("__file__", "__spec__") if name in vars(main)}
-    for name in hidden:
-        setattr(main, name, None)
+    attributes = vars(main)
+    hidden = {name: attributes[name] for name in ("__file__", "__spec__") if name in attributes}
+    attributes.pop("__file__", None)  # not None: `inspect` takes that for a broken module when it looks for another one
+    main.__spec__ = None
     try:
         yield
     finally:
-        for name, value in hidden.items():
-            setattr(main, name, value)
+        attributes.update(hidden)
 
 
 @contextmanager

@@ -1,3 +1,4 @@
+import inspect
 import logging
 import os
 import signal
@@ -85,6 +86,13 @@ def test_the_main_module_is_hidden_inside_and_as_before_outside():
     with local._without_main_module():
         assert getattr(main, "__file__", None) is None and main.__spec__ is None
     assert {name: getattr(main, name, "none") for name in ("__file__", "__spec__")} == before
+
+
+def test_the_source_of_other_modules_can_be_asked_for_inside():
+    """torch does so while its modules are imported, and the module map of `inspect` goes through the main one."""
+    with local._without_main_module():
+        inspect.modulesbyfile.clear()
+        assert inspect.getmodule(local._quiet.__wrapped__.__code__) is local
 
 
 SCRIPT = """
