@@ -102,7 +102,7 @@ class _Batch:
 
     @property
     def num_bytes(self) -> int:
-        return (self.rows.num_rows + self.failed.num_rows) * _ROW_BYTES + self.rows["key"].nbytes
+        return (self.rows.num_rows + self.failed.num_rows) * _ROW_BYTES + sum(self.rows[name].nbytes for name in ("key", "grammar"))
 
 
 def sort_files(folder: Path, index: int, files: Sequence[Path], run_bytes: int, sample_bytes: int) -> list[SortedRun]:
@@ -162,7 +162,11 @@ def _write_run(path: Path, batches: list[_Batch], sample_bytes: int) -> SortedRu
 
 
 def _row_bytes(rows: pa.Table) -> np.ndarray:
-    return np.diff(key_offsets(one_array(rows["key"]))) * TOKEN_BYTES + _ROW_BYTES
+    num_bytes = np.diff(key_offsets(one_array(rows["key"]))) * TOKEN_BYTES + _ROW_BYTES
+    grammars = one_array(rows["grammar"])
+    if grammars.null_count == len(grammars):
+        return num_bytes
+    return num_bytes + pc.fill_null(pc.binary_length(grammars), 0).to_numpy()
 
 
 def _sample(rows: pa.Table, sample_bytes: int) -> pa.Array:

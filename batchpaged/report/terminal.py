@@ -78,6 +78,8 @@ def _lines(report: dict[str, Any], run_dir: Path, location: str, marks: _Marks) 
         yield "Memory", Text(shortage, "yellow")
     yield "Throughput", _throughput(report["throughput"], marks)
     yield "Time", _time(report["time"], marks)
+    if report.get("structured") is not None:  # reports of earlier versions have none
+        yield "Structured", _structured(report["structured"], marks)
     if report["evaluation"] is not None:
         yield "Evaluation", _evaluation(report["evaluation"], marks)
     for index, gate in enumerate(report["gates"]):
@@ -130,6 +132,12 @@ def _time(time: dict[str, float | None], marks: _Marks) -> Text:
     text = Text(fmt.seconds(time["total"]))
     stages = [f"{stage} {fmt.seconds(value)}" for stage, value in time.items() if stage != "total" and value]
     return text.append(f"  ({', '.join(stages)})" if stages else "", "dim")
+
+
+def _structured(structured: dict[str, int], marks: _Marks) -> Text:
+    cut = f"{marks.dot}{fmt.count(structured['cut'])} cut at max_tokens"
+    text = Text(f"{fmt.count(structured['complete'])} complete").append(cut, "yellow" if structured["cut"] else "")
+    return text.append(f"{marks.dot}{fmt.plural(structured['forced_tokens'], 'forced token')}")
 
 
 def _evaluation(evaluation: dict[str, float | None], marks: _Marks) -> Text:

@@ -17,10 +17,10 @@ from batchpaged.prepare import prepare, read_pipeline
 from batchpaged.run.progress import NullReporter
 from batchpaged.structured.grammar import schema_grammar
 
-MAX_TOKENS = 96
+MAX_TOKENS = 128
 SCHEMA = {
     "type": "object",
-    "properties": {"answer": {"type": "string", "maxLength": 100}, "supported": {"type": "boolean"}},
+    "properties": {"answer": {"type": "string", "maxLength": 60}, "supported": {"type": "boolean"}},
     "required": ["answer", "supported"],
     "additionalProperties": False,
 }
@@ -46,7 +46,7 @@ def fits(text: str) -> bool:
         value = json.loads(text)
     except ValueError:
         return False
-    return list(value) == ["answer", "supported"] and len(value["answer"]) <= 100 and type(value["supported"]) is bool
+    return list(value) == ["answer", "supported"] and len(value["answer"]) <= 60 and type(value["supported"]) is bool
 
 
 def main(path: str, *overrides: str) -> None:

@@ -171,3 +171,8 @@ def test_rows_in_many_chunks_are_the_same_rows() -> None:
     rows = make_facts().rows
     chunked = pa.concat_tables([rows.slice(i, 1) for i in range(rows.num_rows)])
     assert build_report(make_facts(rows=chunked)) == build_report(make_facts())
+
+
+def test_structured_says_how_constrained_completions_ended() -> None:
+    assert build_report(make_facts())["structured"] is None
+    assert build_report(make_facts(is_structured=True))["structured"] == {"complete": 2, "cut": 1, "forced_tokens": 0}

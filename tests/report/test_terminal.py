@@ -67,3 +67,8 @@ def test_a_run_with_nothing_to_show(tmp_path: Path) -> None:
     nothing = {"rows": make_rows([]), "plan": PlanFacts(0, 0, 0, 0, 0, 0), "timeline": make_timeline([]), "times": {}}
     text = printed(tmp_path, evaluation={"f1": None}, gates=(), engines=(), **nothing)
     assert "0 of 0 succeeded" in text and "–" in text
+
+
+def test_constrained_completions_are_counted(tmp_path: Path) -> None:
+    assert "Structured" not in printed(tmp_path)
+    assert "Structured     2 complete · 1 cut at max_tokens · 0 forced tokens" in printed(tmp_path, is_structured=True)
