@@ -9,6 +9,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
+from batchpaged.clock import now
 from batchpaged.cluster.fan_out import equal_rows, fanned_out
 from batchpaged.cluster.unit_ranges import OpenRows
 from batchpaged.cluster.watchdog import Watchdog
@@ -53,7 +54,7 @@ class _OpenUnit:
     name: int  # its number in the plan
     row_ids: list[str]
     future: Future
-    started_at: float  # time.time()
+    started_at: float  # clock.now()
     rows: list[Completion | str | None]
     num_open: int
     equal: dict[int, list[int]] = field(default_factory=dict)  # places of equal rows, by that of the first
@@ -90,7 +91,7 @@ class EngineWorker:
     _load_seconds: float = 0.0
 
     def start(self) -> "EngineWorker":
-        self.started_at = time.time()
+        self.started_at = now()
         self._thread = threading.Thread(target=self._run, name="batchpaged-engine", daemon=True)
         self._watchdog = Watchdog(self.stall_seconds or 1.0, self._progress, self._give_up)
         if self.stall_seconds is not None:
@@ -171,7 +172,7 @@ class EngineWorker:
     def _open_unit(self, name: int, rows: list[UnitRow], next_prompt: list[int] | None, future: Future) -> None:
         index, self._num_units = self._num_units, self._num_units + 1
         ids = [row.row_id for row in rows]
-        unit = self._units[index] = _OpenUnit(name, ids, future, time.time(), [None] * len(rows), len(rows))
+        unit = self._units[index] = _OpenUnit(name, ids, future, now(), [None] * len(rows), len(rows))
         for places in self._computed_once(rows):
             unit.equal[places[0]] = places
             self._add_row(rows[places[0]], (index, places[0]))
@@ -212,7 +213,7 @@ class EngineWorker:
         unit = self._units.pop(index)
         self._sample()
         samples, self._samples = self._samples, []
-        facts = {**self._facts(), "started_at": unit.started_at, "finished_at": time.time(), "timeline": samples}
+        facts = {**self._facts(), "started_at": unit.started_at, "finished_at": now(), "timeline": samples}
         facts["num_deduplicated"] = unit.num_deduplicated
         unit.future.set_result(UnitOutcome(unit.rows, facts))
 
@@ -252,7 +253,7 @@ class EngineWorker:
     def _measure(self) -> Sample:
         engine = self._engine
         return {
-            "time": time.time(),
+            "time": now(),
             "worker": self.name,
             **self._token_sums(),
             "cache_usage": engine.pool.num_referenced / engine.pool.num_blocks,
