@@ -37,8 +37,8 @@ def _check_run_dir(path: str) -> str:
         raise ValueError("must be s3://bucket/folder; credentials come from the environment, not from the URL")
     if path.startswith("s3:") and not path.startswith("s3://"):
         raise ValueError("must be s3://bucket/folder, with two slashes")
-    if "\0" in path:
-        raise ValueError("must not hold a null character")
+    if "\0" in path or not path.strip():
+        raise ValueError("must be a name, not white space, without a null character")
     return os.path.expanduser(path)
 
 
