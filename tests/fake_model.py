@@ -35,7 +35,7 @@ class Slot:
 
     token: int
     position: int
-    digest: int  # of this token and all before it
+    digest: int  # of this token and all before it, and of the adapter they were computed with
 
 
 class FakeRunner:
@@ -78,7 +78,7 @@ class FakeRunner:
         for step in plan.sequences:
             start, end = end, end + step.query_length
             context = self._read(step)
-            digest = context[-1].digest if context else 0
+            digest = context[-1].digest if context else hash(step.adapter)
             for token, position, slot in zip(
                 token_ids[start:end], plan.positions[start:end], plan.slots[start:end], strict=True
             ):
@@ -92,7 +92,7 @@ class FakeRunner:
     def _read(self, step: SequenceStep) -> list[Slot]:
         """What was computed of the context before this step."""
         assert len(step.block_table) == -(-step.context_length // self.block_size)
-        context, digest = [], 0
+        context, digest = [], hash(step.adapter)
         for position in range(step.context_length - step.query_length):
             entry = self.slots[self._slot(step, position)]
             assert entry is not None and entry.position == position, "a context reads a slot of another position"

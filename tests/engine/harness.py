@@ -4,6 +4,7 @@ import random
 from collections import deque
 from collections.abc import Callable, Sequence as Prompt
 from dataclasses import dataclass
+from typing import Any
 
 from fake_model import FakeRunner, reference_tokens
 
@@ -56,10 +57,10 @@ class Harness:
         self.started: deque[tuple[StepPlan, Callable[[], dict[int, int]]]] = deque()
         self.on_plan: Callable[[StepPlan], None] = lambda plan: None
 
-    def add(self, prompt: Prompt[int], max_tokens: int) -> Sequence:
-        """Raises RowError as the scheduler does."""
+    def add(self, prompt: Prompt[int], max_tokens: int, **more: Any) -> Sequence:
+        """Raises RowError as the scheduler does. `more`: fields of the sequence."""
         params = SamplingParams(max_tokens=max_tokens)
-        sequence = Sequence(len(self.sequences), list(prompt), len(prompt), params, seed=0)
+        sequence = Sequence(len(self.sequences), list(prompt), len(prompt), params, seed=0, **more)
         self.scheduler.add(sequence)
         self.sequences.append(sequence)
         return sequence
