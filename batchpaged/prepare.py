@@ -16,6 +16,8 @@ from batchpaged.dataset.source import Source, open_source
 from batchpaged.engine.attention_check import check_attention
 from batchpaged.errors import ConfigError, InputError, ModelError, RefusedError, RowError
 from batchpaged.evaluation.evaluator import check_references
+from batchpaged.evaluation.metrics import metric_names
+from batchpaged.evaluation.pipeline import metrics_of, try_on_first_row
 from batchpaged.models.adapters import Adapter, find_adapters
 from batchpaged.models.load import load_config, load_tokenizer, note_on_code
 from batchpaged.models.resolve import ResolvedModel, resolve_model
@@ -71,6 +73,8 @@ def open_input(pipeline: Pipeline, run_dir: Path | str | None = None) -> Source:
         problems.append(str(error))
     if problems:
         raise ConfigError("\n".join(problems))
+    if pipeline.evaluate is not None:
+        try_on_first_row(pipeline.evaluate, source)
     return source
 
 
@@ -147,10 +151,12 @@ def _check_device(engine: EngineConfig) -> None:
 
 
 def _setting_problems(pipeline: Pipeline) -> list[str]:
-    metrics = pipeline.evaluate.metrics if pipeline.evaluate else ()
+    metrics = metric_names(pipeline.evaluate)
     problems = [line for gate in pipeline.gates for line in _problem(lambda: parse_gates([gate], metrics))]
     problems += _problem(lambda: check_previous(pipeline))
     problems += _problem(lambda: grammar_of(pipeline.sampling.structured))
+    if pipeline.evaluate is not None:
+        problems += _problem(lambda: metrics_of(pipeline.evaluate))
     if pipeline.engine.device == "cpu":
         problems += _problem(lambda: check_attention(pipeline.engine.attention, "cpu"))
     return problems
@@ -160,16 +166,18 @@ def _column_problems(pipeline: Pipeline, schema: pa.Schema) -> list[str]:
     problems = _problem(lambda: validate_prompt_columns(pipeline.prompt, schema))
     problems += _problem(lambda: check_adapter_column(pipeline.model, schema))
     problems += _problem(lambda: check_constraint_column(pipeline.sampling.structured, schema))
-    if pipeline.evaluate is not None:
-        problems += _problem(lambda: _check_evaluate(pipeline.evaluate.references, schema))
+    for key in ("references", "contexts", "gold_contexts"):
+        column = getattr(pipeline.evaluate, key, None)
+        if column is not None:
+            problems += _problem(lambda: _check_evaluate(f"evaluate.{key}", column, schema))
     return problems
 
 
-def _check_evaluate(references: str, schema: pa.Schema) -> None:
-    if references not in schema.names:
+def _check_evaluate(key: str, column: str, schema: pa.Schema) -> None:
+    if column not in schema.names:
         names = ", ".join(schema.names)
-        raise InputError(f"evaluate.references: {references!r} is no column of the input, which has {names}")
-    check_references(references, schema.field(references).type)
+        raise InputError(f"{key}: {column!r} is no column of the input, which has {names}")
+    check_references(column, schema.field(column).type, key)
 
 
 def _problem(check: Callable[[], None]) -> list[str]:

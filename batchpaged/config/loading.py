@@ -28,8 +28,16 @@ def load_pipeline(path: str | Path, overrides: Sequence[str] = ()) -> Pipeline:
     if not isinstance(document.data, Mapping):
         raise ConfigError(f"{path}: {_not_a_mapping(document.data)}")
     stem = re.sub(r"[^A-Za-z0-9._-]+", "_", Path(path).stem).lstrip("._-")[:100]
-    named = {"name": stem or "pipeline", **document.data}
+    named = {"name": stem or "pipeline", **_with_metrics_folder(document.data, Path(path).parent)}
     return _parse(named, str(path), overrides, document.lines)
+
+
+def _with_metrics_folder(data: Mapping, folder: Path) -> Mapping:
+    """A user's metrics lie beside the pipeline file, unless it says otherwise."""
+    evaluate = data.get("evaluate")
+    if not isinstance(evaluate, Mapping) or ":" not in str(evaluate.get("metrics")):
+        return data
+    return {**data, "evaluate": {"metrics_folder": str(folder), **evaluate}}
 
 
 def parse_pipeline(mapping: Mapping, origin: str = "<python>", overrides: Sequence[str] = ()) -> Pipeline:

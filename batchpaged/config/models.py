@@ -65,7 +65,12 @@ Gate = Annotated[
     Field(examples=["prefix_cache_hit_rate >= 0.8"], json_schema_extra={"pattern": GATE_PATTERN}),
     AfterValidator(check_gate),
 ]
-Metric = Literal["exact_match", "f1"]
+AnswerMetric = Literal["exact_match", "f1", "rouge_l", "contains", "numeric_match", "mrr"]
+MetricAtK = Annotated[str, Field(pattern=r"^(recall|precision)_at_[1-9][0-9]{0,5}$", examples=["recall_at_5"])]
+OwnMetric = Annotated[
+    str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*$", examples=["my_metrics:overlap"])
+]
+Metric = AnswerMetric | MetricAtK | OwnMetric
 Paths = Annotated[Text | Annotated[tuple[Text, ...], Field(min_length=1)], BeforeValidator(_tuple_of_list)]
 Texts = Annotated[tuple[Text, ...], BeforeValidator(_tuple_of_any, json_schema_input_type=Text | list[Text])]
 TokenIds = Annotated[
@@ -210,11 +215,22 @@ class SamplingConfig(Section):
 
 
 class EvaluateConfig(Section):
-    """Compare completions with reference answers."""
+    """Compare completions with reference answers, and retrieved contexts with those that would have been right."""
 
-    references: Text = Field(description="Column of reference answers: string or list of strings")
+    references: Text | None = Field(
+        None, description="Column of reference answers: string or list of strings; metrics of answers need it"
+    )
     metrics: Metrics = Field(
-        ("exact_match", "f1"), description="Answer metrics with the normalisation of SQuAD, as means over the rows"
+        ("exact_match", "f1"), description="Metrics of answers, of contexts, or your own as module:function; means over the rows"
+    )
+    contexts: Text | None = Field(
+        None, description="Column of retrieved contexts, the best first: texts or ids; with gold_contexts"
+    )
+    gold_contexts: Text | None = Field(
+        None, description="Column of the contexts that would have been right; with contexts, for recall_at_k, precision_at_k, mrr"
+    )
+    metrics_folder: Text = Field(
+        ".", description="Folder of the modules that metrics name; by default that of the pipeline file"
     )
 
 
@@ -249,7 +265,7 @@ class Pipeline(Section):
         default_factory=SamplingConfig, description="How the next token is chosen, and when a completion ends"
     )
     evaluate: EvaluateConfig | None = Field(
-        None, description="Compare completions with reference answers; null: no evaluation"
+        None, description="Compare completions and contexts with what would have been right; null: no evaluation"
     )
     gates: Gates = Field(
         (),

@@ -1,5 +1,6 @@
 """Rules that tie several keys together. Each is checked once all of its keys are right by themselves."""
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
@@ -116,11 +117,29 @@ def _no_adapters(batch_invariant: bool, adapters: object) -> str | None:
     return "cannot be with model.adapters, whose products depend on the batch; set it to false"
 
 
+def _columns_of_metrics(evaluate: object, metrics: object, references: object, contexts: object, gold: object) -> str | None:
+    """Metrics as the file gives them: a name, or a list of names."""
+    if evaluate is None:
+        return None
+    names = (metrics,) if isinstance(metrics, str) else metrics or ()
+    of_contexts = [name for name in names if _AT_K.fullmatch(str(name))]
+    of_answers = [name for name in names if name not in of_contexts and ":" not in str(name)]
+    if of_answers and references is None:
+        return f"{of_answers[0]} needs evaluate.references, the column of reference answers"
+    if of_contexts and (contexts is None or gold is None):
+        missing = "evaluate.contexts" if contexts is None else "evaluate.gold_contexts"
+        return f"{of_contexts[0]} needs evaluate.contexts and evaluate.gold_contexts; {missing} is missing"
+    return None
+
+
+_AT_K = re.compile(r"mrr|(recall|precision)_at_[0-9]+")
+_EVALUATE = ("evaluate", "evaluate.metrics", "evaluate.references", "evaluate.contexts", "evaluate.gold_contexts")
 RULES = (
     Rule(SOURCES, _one_source, about="prompt"),
     Rule(("prompt.system", *SOURCES[1:]), _system_with_user),
     Rule(("prompt.reorder", "prompt.user"), _reorder_with_user),
     Rule(("prompt.chat_template", *SOURCES[1:]), _template_applies),
+    Rule(_EVALUATE, _columns_of_metrics, about="evaluate.metrics"),
     Rule(("sampling.max_tokens", "model.max_model_len"), _room_for_the_prompt),
     Rule(("model.adapter", "model.adapters"), _known_adapter),
     Rule(("model.adapters", "model.adapter", "model.adapter_column"), _used_adapters),

@@ -15,7 +15,7 @@ import pyarrow.types as pt
 from batchpaged.errors import RowError
 
 
-def column_values(column: pa.ChunkedArray, name: str) -> list[Any]:
+def column_values(column: pa.Array | pa.ChunkedArray, name: str) -> list[Any]:
     """One Python value (or RowError) per row; a null is None."""
     try:
         return column.to_pylist()

@@ -1,84 +1,121 @@
-"""Answer metrics over a whole run, batch by batch.
+"""Metrics over a whole run, batch by batch.
 
-- A metric is a mean over rows, a fraction from 0 to 1 (SQuAD's own script prints percent).
-- A row counts when it has a reference that is not blank; `num_evaluated` says how many do.
-- A failed row, or one whose completion is null, counts as 0: leaving it out would reward failing on hard rows.
+- A metric is a mean over rows; those that come with batchpaged are fractions from 0 to 1 (SQuAD's own script prints percent).
+- A row counts for a metric of answers when it has a reference that is not blank, and for one of contexts when it has a gold
+  context; `num_evaluated` says how many rows count for any.
+- A failed row, or one whose completion is null, counts as 0: leaving it out would reward failing on hard rows. Contexts
+  are there whether the model's part failed or not.
+- Of several completions of a row, the mean counts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
-from batchpaged.errors import ConfigError, InputError
-from batchpaged.evaluation.squad import METRICS
+from batchpaged.dataset.cells import column_values
+from batchpaged.errors import InputError, RowError
+from batchpaged.evaluation.metrics import NUM_EVALUATED, EvaluatedRow, Metric, MetricFailed, make_metrics
+from batchpaged.evaluation.tally import Tally
 
-NUM_EVALUATED = "num_evaluated"
 _NO_COMPLETION = frozenset({"failed"})
 _BATCH_ROWS = 10_000  # rows turned into Python objects at a time
 
 Column = pa.Array | pa.ChunkedArray | Sequence[Any]
+Scores = dict[str, list[float | None]]  # metric -> a score for each row; None where the row does not count
 
 
 def evaluate(
     completions: Column, references: Column, statuses: Column, metrics: Sequence[str]
 ) -> dict[str, float | None]:
     """Metric -> mean, and num_evaluated; see Evaluator."""
-    evaluator = Evaluator(metrics)
-    evaluator.add(completions, references, statuses)
+    evaluator = Evaluator(make_metrics(metrics))
+    evaluator.add(completions, statuses, references)
     return evaluator.result()
 
 
-def check_references(name: str, kind: pa.DataType) -> None:
-    """Raises InputError unless the column can hold references: a string or a list of strings."""
+def check_references(name: str, kind: pa.DataType, key: str = "evaluate.references") -> None:
+    """Raises InputError unless the column can hold references, or contexts: a string or a list of strings."""
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
     item = kind.value_type if _is_list(kind) else kind
     if not (pa.types.is_string(item) or pa.types.is_large_string(item) or pa.types.is_null(item)):
-        raise InputError(f"evaluate.references: column {name!r} is {kind}; it must be string or list<string>")
+        raise InputError(f"{key}: column {name!r} is {kind}; it must be string or list<string>")
 
 
 class Evaluator:
-    """Sums of scores. Parts of a run may be evaluated apart, in any order, and merged."""
+    """Tallies of scores. Parts of a run may be evaluated apart, in any order, and merged."""
 
-    def __init__(self, metrics: Sequence[str]) -> None:
-        unknown = [name for name in metrics if name not in METRICS]
-        if unknown:
-            raise ConfigError(f"evaluate.metrics: {unknown[0]!r} is not one of {', '.join(METRICS)}")
-        self._sums = dict.fromkeys(metrics, 0.0)
+    def __init__(self, metrics: Sequence[Metric]) -> None:
+        self._metrics = tuple(metrics)
+        self._tallies = {metric.name: Tally() for metric in metrics}
         self._num_evaluated = 0
 
-    def add(self, completions: Column, references: Column, statuses: Column) -> None:
-        """Adds rows: completion (string or null), references (string, list of strings or null), status."""
-        lengths = {len(completions), len(references), len(statuses)}
+    def add(
+        self,
+        completions: Column,
+        statuses: Column,
+        references: Column | None = None,
+        contexts: Column | None = None,
+        gold_contexts: Column | None = None,
+        rows: Iterable[Mapping[str, Any]] | None = None,
+    ) -> Scores:
+        """Adds rows, and gives their scores: completion (string, list of strings or null), status, references and contexts
+        (string, list of strings or null), and all columns where a user's metric needs them."""
+        columns = [completions, statuses, *(column for column in (references, contexts, gold_contexts) if column is not None)]
+        lengths = {len(column) for column in columns}
         if len(lengths) != 1:
             raise ValueError(f"columns of different lengths: {sorted(lengths)}")
-        for completion, accepted, status in zip(_values(completions), _values(references), _values(statuses)):
-            self._add_row(None if status in _NO_COMPLETION else completion, usable_references(accepted))
+        scores: Scores = {metric.name: [] for metric in self._metrics}
+        per_row = zip(
+            _values(completions),
+            _values(statuses),
+            *(_texts(column, len(completions)) for column in (references, contexts, gold_contexts)),
+            rows if rows is not None else ({} for _ in range(len(completions))),
+            strict=True,
+        )
+        for completion, status, *texts, values in per_row:
+            answers = _completions(None if status in _NO_COMPLETION else completion)
+            self._add_row([EvaluatedRow(answer, *texts, values=values) for answer in answers], scores)
+        return scores
 
     def merge(self, other: Evaluator) -> None:
         """Adds another evaluator's rows. Both must have the same metrics."""
-        if self._sums.keys() != other._sums.keys():
-            raise ValueError(f"cannot merge {list(other._sums)} into {list(self._sums)}")
-        for name, total in other._sums.items():
-            self._sums[name] += total
+        if self._tallies.keys() != other._tallies.keys():
+            raise ValueError(f"cannot merge {list(other._tallies)} into {list(self._tallies)}")
+        for name, tally in other._tallies.items():
+            self._tallies[name].merge(tally)
         self._num_evaluated += other._num_evaluated
 
     def result(self) -> dict[str, float | None]:
-        """Means as fractions, None where no row has a reference, and num_evaluated."""
-        count = self._num_evaluated
-        means = {name: total / count if count else None for name, total in self._sums.items()}
-        return {**means, NUM_EVALUATED: count}
+        """Means, None where no row counts, and num_evaluated."""
+        return {**{name: tally.mean() for name, tally in self._tallies.items()}, NUM_EVALUATED: self._num_evaluated}
 
-    def _add_row(self, completion: str | None, references: list[str]) -> None:
-        if not references:
-            return
-        self._num_evaluated += 1
-        if completion is not None:
-            for name in self._sums:
-                self._sums[name] += METRICS[name](completion, references)
+    def details(self) -> dict[str, dict[str, Any]]:
+        """Metric -> {low, high, num_rows, errors}; see Tally."""
+        return {name: tally.details() for name, tally in self._tallies.items()}
+
+    def _add_row(self, answers: list[EvaluatedRow], scores: Scores) -> None:
+        """One EvaluatedRow for each completion of the row."""
+        counts = False
+        for metric in self._metrics:
+            score = self._score(metric, answers)
+            scores[metric.name].append(score)
+            if score is not None:
+                self._tallies[metric.name].add(score)
+                counts = True
+        self._num_evaluated += counts
+
+    def _score(self, metric: Metric, answers: list[EvaluatedRow]) -> float | None:
+        try:
+            found = [metric.score(answer) for answer in answers]
+        except MetricFailed as error:
+            self._tallies[metric.name].errors[str(error)] += 1
+            return 0.0
+        usable = [score for score in found if score is not None]
+        return sum(usable) / len(usable) if usable else None
 
 
 def usable_references(accepted: str | Iterable[str | None] | None) -> list[str]:
@@ -87,13 +124,26 @@ def usable_references(accepted: str | Iterable[str | None] | None) -> list[str]:
     return [text for text in candidates if text is not None and text.strip()]
 
 
+def _completions(completion: str | Sequence[str] | None) -> Sequence[str | None]:
+    return completion or (None,) if isinstance(completion, (list, tuple)) else (completion,)
+
+
+def _texts(column: Column | None, num_rows: int) -> Iterator[list[str]]:
+    return iter([[]] * num_rows) if column is None else map(usable_references, _values(column))
+
+
 def _values(column: Column) -> Iterator[Any]:
-    """Python values, a few thousand at a time."""
+    """Python values, a few thousand at a time; what Python cannot hold is None."""
     if not isinstance(column, (pa.Array, pa.ChunkedArray)):
         yield from column
         return
     for start in range(0, len(column), _BATCH_ROWS):
-        yield from column.slice(start, _BATCH_ROWS).to_pylist()
+        yield from readable_values(column.slice(start, _BATCH_ROWS))
+
+
+def readable_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
+    """Python values; what Python cannot hold, such as a date past the year 9999, is None."""
+    return [None if isinstance(value, RowError) else value for value in column_values(column, "")]
 
 
 def _is_list(kind: pa.DataType) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import string
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 _WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
@@ -37,5 +37,3 @@ def _f1(answer: Counter[str], reference: Counter[str]) -> float:
     common = (answer & reference).total()
     return 2 * common / (answer.total() + reference.total()) if common else 0.0
 
-
-METRICS: dict[str, Callable[[str, Sequence[str]], float]] = {"exact_match": exact_match, "f1": f1}

@@ -5,7 +5,7 @@ The result is plain JSON types; it holds row ids and never a prompt. Completions
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from batchpaged.errors import InputError
-from batchpaged.evaluation.squad import METRICS
-from batchpaged.past.intervals import estimate_mean
-from batchpaged.past.output import OutputRows, read_output, read_texts
+from batchpaged.evaluation.answers import ANSWER_METRICS, DEFAULT_METRICS
+from batchpaged.evaluation.intervals import estimate_mean
+from batchpaged.past.output import OutputRows, read_output, read_scores, read_texts
 from batchpaged.past.sides import Side, read_side
 from batchpaged.report.gates import find_figure
 from batchpaged.run.fingerprint import changes
@@ -116,8 +116,14 @@ def _common_id_column(sides: tuple[Side, Side], given: str | None) -> str | None
 
 
 def _read(side: Side, id_column: str | None, references: str | None) -> OutputRows:
-    metrics = [name for name in METRICS if references is not None or name in side.evaluation]
-    return read_output(side.output, id_column, references or side.references, metrics)
+    """Scores of answers are computed again, so that other references can be given; all others were kept by the run: they may
+    come from a user's own code, which a comparison does not run."""
+    asked = set(side.evaluation) | (set(DEFAULT_METRICS) if references is not None else set())
+    metrics = [name for name in ANSWER_METRICS if name in asked]
+    rows = read_output(side.output, id_column, references or side.references, metrics)
+    kept = [name for name in side.evaluation if name not in ANSWER_METRICS]
+    scores = read_scores(side.scores, kept, len(rows)) if side.scores and kept else {}
+    return replace(rows, scores={**rows.scores, **scores})
 
 
 def _match(a: OutputRows, b: OutputRows) -> Matched:
@@ -184,7 +190,7 @@ def _metric(a: np.ndarray, b: np.ndarray, rows: Matched) -> dict[str, Any]:
 
 
 def _reported_metrics(a: Side, b: Side) -> dict[str, dict[str, Any]]:
-    """Of reports alone: means without intervals, and no verdict."""
+    """Of reports alone: means with their intervals, and no verdict."""
     unknown = {"change": None, "num_rows": None, "verdict": "unclear"}
     names = [name for name in a.evaluation if name in b.evaluation]
     return {name: {"a": _mean_alone(a, name), "b": _mean_alone(b, name), **unknown} for name in names}
@@ -192,4 +198,5 @@ def _reported_metrics(a: Side, b: Side) -> dict[str, dict[str, Any]]:
 
 def _mean_alone(side: Side, name: str) -> dict[str, float | None] | None:
     mean = side.evaluation[name]
-    return None if mean is None else {"mean": mean, "low": None, "high": None}
+    details = ((side.report or {}).get("evaluation_details") or {}).get(name, {})
+    return None if mean is None else {"mean": mean, "low": details.get("low"), "high": details.get("high")}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,9 @@ import xxhash
 
 from batchpaged.dataset.locations import Location
 from batchpaged.errors import InputError, RunDirectoryError
+from batchpaged.evaluation.answers import ANSWER_METRICS
 from batchpaged.evaluation.evaluator import check_references, usable_references
-from batchpaged.evaluation.squad import METRICS
+from batchpaged.evaluation.metrics import score_answer
 
 _BATCH_ROWS = 10_000
 _NEEDED = ("completion", "status")
@@ -29,7 +31,7 @@ class OutputRows:
     completions: np.ndarray  # uint64 hashes; NO_COMPLETION where the row failed
     prompts: np.ndarray | None  # uint64 hashes; None where the output has none
     is_failed: np.ndarray
-    scores: dict[str, np.ndarray]  # metric -> float64, NaN where the row has no reference
+    scores: dict[str, np.ndarray]  # metric -> float64, NaN where the row does not count
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -77,6 +79,18 @@ def read_texts(folder: Location, id_column: str | None, wanted: set[str]) -> dic
         found |= {key: text for key, text in zip(ids, batch["completion"].to_pylist()) if key in wanted}
         position += len(batch)
     return found
+
+
+def read_scores(file: Location, names: Sequence[str], num_rows: int) -> dict[str, np.ndarray]:
+    """Metric -> score of each row, NaN where it does not count; none at all where the file is of another output."""
+    try:
+        with file.open() as stream:
+            table = pq.read_table(stream)
+    except (pa.ArrowException, OSError):
+        return {}
+    if table.num_rows != num_rows:
+        return {}
+    return {name: table[name].to_numpy().astype(np.float64) for name in names if name in table.column_names}
 
 
 def _columns(files: Sequence[Location], id_column: str | None, references: str | None) -> list[str]:
@@ -144,8 +158,8 @@ def _scores(completions: Sequence[Any], references: Sequence[Any], metrics: Sequ
     return {
         name: np.array(
             [
-                np.nan if not usable else 0.0 if text is None else METRICS[name](text, usable)
-                for text, usable in zip(completions, accepted)
+                np.nan if score is None else score
+                for score in map(partial(score_answer, ANSWER_METRICS[name]), completions, accepted)
             ],
             dtype=np.float64,
         )

@@ -21,6 +21,7 @@ class Side:
     report: dict[str, Any] | None  # None: an output folder on its own
     info: dict[str, Any] | None  # run.json; None where there is none
     output: Location | None  # None: a report on its own
+    scores: Location | None = None  # of each row, by the run's own metrics; the file may be missing
 
     @property
     def id_column(self) -> str | None:
@@ -52,7 +53,8 @@ def _read_on_store(place: Store) -> Side:
     with drawn_files(root) as path:
         side = _read(path / own_name if is_inside else path)
     output = place.folder if side.info is None else root.folder.child("output")
-    return replace(side, name=place.name, output=side.output and output)
+    scores = None if side.info is None else root.folder.child("scores.parquet")
+    return replace(side, name=place.name, output=side.output and output, scores=scores)
 
 
 def _read(path: Path) -> Side:
@@ -77,4 +79,4 @@ def _of_run(given: Path, path: Path) -> Side:
     directory = RunDirectory(path)
     has_output = (directory.output / "_SUCCESS").exists()
     output = resolve(str(directory.output)) if has_output else None
-    return Side(str(given), read_report(directory.report), directory.info(), output)
+    return Side(str(given), read_report(directory.report), directory.info(), output, resolve(str(directory.scores)))

@@ -99,4 +99,5 @@ class RunFacts:
     lost_tokens: dict[str, int]  # LOSS_CAUSES -> prompt tokens
     is_structured: bool = False  # completions follow grammars
     references: str | None = None  # column that the completions were compared with
+    evaluation_details: dict[str, dict[str, Any]] | None = None  # metric -> {low, high, num_rows, errors}
     previous: dict[str, Any] | None = None  # report of the previous good run, where a gate compares with it

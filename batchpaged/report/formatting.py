@@ -82,3 +82,10 @@ def moment(iso: str) -> str:
     except ValueError:
         return iso
     return f"{when:%Y-%m-%d %H:%M}" + (" UTC" if when.utcoffset() is not None else "")
+
+
+def interval(details: dict | None) -> str:
+    """`[0.4321, 0.5012]`; empty where there is none."""
+    if not details or details["low"] is None:
+        return ""
+    return f"[{details['low']:.4f}, {details['high']:.4f}]"

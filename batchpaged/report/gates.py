@@ -4,6 +4,7 @@
     throughput.rows_per_s > 2          a figure inside an object, by its path
     failed_rows <= 0                   the same as rows.failed
     f1 >= 0.6                          a metric the pipeline's `evaluate` asks for
+    evaluation_details.f1.low >= 0.55  the lower end of its interval
     misses.evicted <= 1000             tokens computed for a cause
     f1 >= previous - 0.02              against the same figure of the previous good run
     time.total <= previous * 1.5
@@ -133,8 +134,13 @@ def find_figure(figure: str, report: dict[str, Any]) -> float | None:
     return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 
+def _details(metrics: set[str]) -> list[str]:
+    """The ends of each metric's interval, and in how many rows it counts."""
+    return [f"evaluation_details.{name}.{what}" for name in metrics - {COUNTED} for what in ("low", "high", "num_rows")]
+
+
 def _require_figure(gate: Gate, metrics: set[str]) -> None:
-    known = [*FIGURES, *ALIASES, *metrics, *(f"evaluation.{name}" for name in metrics)]
+    known = [*FIGURES, *ALIASES, *metrics, *(f"evaluation.{name}" for name in metrics), *_details(metrics)]
     if gate.figure in known:
         return
     nearest = difflib.get_close_matches(gate.figure, known, n=1, cutoff=0.0)[0]

@@ -37,6 +37,7 @@ def build_report(facts: RunFacts) -> dict[str, Any]:
         "finish_reasons": totals.finish_reasons,
         "structured": _structured(facts, totals),
         "references": facts.references,
+        "evaluation_details": None if facts.evaluation_details is None else dict(facts.evaluation_details),
         "previous": _previous(facts.previous),
     }
     report = _finite(report)

@@ -118,8 +118,18 @@ def _tiles(report: dict[str, Any]) -> tuple[Tile, ...]:
     )
 
 
-def _metrics(report: dict[str, Any]) -> list[tuple[str, float | None]]:
-    return [(name, value) for name, value in (report["evaluation"] or {}).items() if name != "num_evaluated"]
+def _metrics(report: dict[str, Any]) -> list[tuple[str, float | None, str, str]]:
+    """(name, mean, its interval, errors of a user's metric)"""
+    details = report.get("evaluation_details") or {}
+    return [
+        (name, value, fmt.interval(details.get(name)), _errors(details.get(name, {}).get("errors", {})))
+        for name, value in (report["evaluation"] or {}).items()
+        if name != "num_evaluated"
+    ]
+
+
+def _errors(errors: dict[str, int]) -> str:
+    return ", ".join(f"{kind} in {fmt.plural(count, 'row')}, which count as 0" for kind, count in errors.items())
 
 
 def _shorten(row_id: str) -> str:

@@ -81,7 +81,7 @@ def _lines(report: dict[str, Any], run_dir: Path, location: str, marks: _Marks) 
     if report.get("structured") is not None:  # reports of earlier versions have none
         yield "Structured", _structured(report["structured"], marks)
     if report["evaluation"] is not None:
-        yield "Evaluation", _evaluation(report["evaluation"], marks)
+        yield "Evaluation", _evaluation(report, marks)
     for index, gate in enumerate(report["gates"]):
         yield "" if index else "Gates", _gate(gate, marks)
     yield from _failures(report)
@@ -140,12 +140,22 @@ def _structured(structured: dict[str, int], marks: _Marks) -> Text:
     return text.append(f"{marks.dot}{fmt.plural(structured['forced_tokens'], 'forced token')}")
 
 
-def _evaluation(evaluation: dict[str, float | None], marks: _Marks) -> Text:
+def _evaluation(report: dict[str, Any], marks: _Marks) -> Text:
+    evaluation, details = report["evaluation"], report.get("evaluation_details") or {}
     values = {name: value for name, value in evaluation.items() if name != "num_evaluated"}
-    text = Text(marks.dot.join(f"{name} {fmt.ABSENT if v is None else f'{v:.4f}'}" for name, v in values.items()))
+    text = Text(marks.dot.join(f"{name} {_score(v, details.get(name))}" for name, v in values.items()))
     if "num_evaluated" in evaluation:
         text.append(f"  (over {fmt.plural(int(evaluation['num_evaluated'] or 0), 'row')})", "dim")
     return text
+
+
+def _score(value: float | None, details: dict[str, Any] | None) -> str:
+    """With its interval, and in how many rows a user's metric failed."""
+    if value is None:
+        return fmt.ABSENT
+    interval = fmt.interval(details)
+    num_errors = sum((details or {}).get("errors", {}).values())
+    return f"{value:.4f}{interval and f' {interval}'}" + (f" (failed in {fmt.plural(num_errors, 'row')})" if num_errors else "")
 
 
 def _gate(gate: dict[str, Any], marks: _Marks) -> Text:

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from batchpaged.atomic import write_text
 from batchpaged.config import Pipeline
-from batchpaged.evaluation.evaluator import Evaluator
+from batchpaged.evaluation.pipeline import Evaluation, evaluate_output
 from batchpaged.planning.summary import PlanSummary
 from batchpaged.report.facts import ROWS_SCHEMA, TIMELINE_SCHEMA, EngineStats, PlanFacts, RunFacts
 from batchpaged.run.directory import RunDirectory
@@ -43,6 +43,7 @@ def collect_facts(
     `previous`: report of the previous good run, if gates compare with it.
     """
     info = directory.info()
+    evaluation = evaluate_run(directory, pipeline)
     units = all_facts([read_unit_facts(directory.unit_file(unit)) for unit in range(summary.num_units)])
     computed = [unit for unit in units if "session" in unit]
     return RunFacts(
@@ -59,7 +60,8 @@ def collect_facts(
         engines=tuple(_engine_stats(last) for last in last_of_each_session(computed)),
         timeline=_timeline(computed),
         times=_times(directory.sittings, computed),
-        evaluation=evaluate_output(directory.output, pipeline),
+        evaluation=evaluation and evaluation.values,
+        evaluation_details=evaluation and evaluation.details,
         gates=pipeline.gates,
         max_model_len=pipeline.model.max_model_len,
         num_deduplicated=sum(unit["num_deduplicated"] for unit in computed),
@@ -133,12 +135,9 @@ def _times(sittings: Path, computed: Sequence[dict[str, Any]]) -> dict[str, floa
     return dict(total)
 
 
-def evaluate_output(output: Path, pipeline: Pipeline) -> dict[str, float | None] | None:
+def evaluate_run(directory: RunDirectory, pipeline: Pipeline) -> Evaluation | None:
+    """None where the pipeline asks for none; writes the scores of each row beside the output."""
     if pipeline.evaluate is None:
+        directory.scores.unlink(missing_ok=True)
         return None
-    evaluator = Evaluator(pipeline.evaluate.metrics)
-    columns = ["completion", pipeline.evaluate.references, "status"]
-    for path in sorted(output.glob("*.parquet")):
-        for batch in pq.ParquetFile(path).iter_batches(columns=columns):
-            evaluator.add(*(batch.column(name) for name in columns))
-    return evaluator.result()
+    return evaluate_output(sorted(directory.output.glob("*.parquet")), pipeline.evaluate, directory.scores)

@@ -6,6 +6,7 @@
     units/               finished units, one file each, published by rename: nothing else marks a unit as done
     output/              the result, `_SUCCESS` last
     previous.json        report of the previous good run, if a gate compares with it
+    scores.parquet       what each row scored, in the order of the output
     report.json .html, metrics.prom
     log.jsonl            what happened, one JSON object a line
     lock, owner.json     held by the process that runs it
@@ -36,7 +37,7 @@ FORMAT = 1
 OWN_NAMES = {
     "run.json", "documents", "documents.parquet", "prompts", "plan", "plan.json", "units", "output",
     ".output.tmp", ".output.old", "report.json", "report.html", "metrics.prom", "lock", "owner.json", "sittings",
-    "previous.json", "log.jsonl",
+    "previous.json", "log.jsonl", "scores.parquet",
 }  # fmt: skip
 
 
@@ -49,6 +50,7 @@ class RunDirectory:
         self.units = self.path / "units"
         self.output = self.path / "output"
         self.sittings = self.path / "sittings"
+        self.scores = self.path / "scores.parquet"
         self.report = self.path / "report.json"
         self.log = self.path / "log.jsonl"
 

@@ -22,7 +22,7 @@ _NUM_THREADS = 16  # small files: sending them is all waiting
 # What is kept, in an order in which every beginning of it is a run that can go on. Documents and prompts are not: they are
 # made again where the plan is not there yet.
 _ORDER = ("run.json", "documents.parquet", "plan/", "plan.json", "units/", "sittings/")
-_RESULTS = ("output/", "output/_SUCCESS", "previous.json", "report.html", "metrics.prom", "report.json")
+_RESULTS = ("output/", "output/_SUCCESS", "previous.json", "scores.parquet", "report.html", "metrics.prom", "report.json")
 
 
 class Keeper(Protocol):

@@ -101,7 +101,7 @@ def test_problems_have_their_line(write):
         "rag.yaml:10: engine.block_size = 17: must be one of 8, 16, 32, 64, 128",
         "rag.yaml:11: engine.blok = 3: unknown key; did you mean engine.block_size?",
         "rag.yaml:13: sampling.stop[0] = '': must be a non-empty string",
-        "rag.yaml:15: evaluate.references: is missing; it must be a non-empty string",
+        "rag.yaml:16: evaluate.metrics = ['f1']: f1 needs evaluate.references, the column of reference answers",
     ]
 
 

@@ -86,7 +86,7 @@ def test_the_pipelines_we_ship_are_valid(path):
         ("sampling.logprobs", "null"),
         ("cluster.workers", "auto or an integer >= 1"),
         ("output", "a mapping with keys path"),
-        ("evaluate", "a mapping with keys references, metrics"),
+        ("evaluate", "a mapping with keys references, metrics, contexts, gold_contexts, metrics_folder"),
         ("prompt.system", "a string or null"),
     ],
 )

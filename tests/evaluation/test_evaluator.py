@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from batchpaged.errors import ConfigError, InputError
 from batchpaged.evaluation.evaluator import Evaluator, check_references, evaluate
+from batchpaged.evaluation.metrics import make_metrics
 
 BOTH = ("exact_match", "f1")
 TEXTS = st.lists(st.sampled_from(["the", "blue", "whale", "Blue!", "sea", ""]), max_size=5).map(" ".join)
@@ -16,6 +17,10 @@ ROWS = st.lists(
     ),
     max_size=12,
 )
+
+
+def evaluator(*names: str) -> Evaluator:
+    return Evaluator(make_metrics(names))
 
 
 def test_a_mean_by_hand() -> None:
@@ -65,7 +70,7 @@ def test_a_column_that_holds_no_references_is_refused(kind: pa.DataType) -> None
 
 def test_an_unknown_metric_is_refused() -> None:
     with pytest.raises(ConfigError, match="'bleu' is not one of exact_match, f1"):
-        Evaluator(["bleu"])
+        evaluate([], [], [], ["bleu"])
 
 
 def test_columns_must_have_one_length() -> None:
@@ -75,18 +80,19 @@ def test_columns_must_have_one_length() -> None:
 
 def test_only_evaluators_of_the_same_metrics_merge() -> None:
     with pytest.raises(ValueError, match="cannot merge"):
-        Evaluator(["f1"]).merge(Evaluator(["exact_match"]))
+        evaluator("f1").merge(evaluator("exact_match"))
 
 
 @given(ROWS, st.integers(0, 12))
 def test_parts_merge_to_the_whole(rows: list, cut: int) -> None:
-    whole, merged = Evaluator(BOTH), Evaluator(BOTH)
-    for evaluator, part in ((whole, rows), (merged, rows[:cut])):
-        evaluator.add(*([row[i] for row in part] for i in range(3)))
-    other = Evaluator(BOTH)
-    other.add(*([row[i] for row in rows[cut:]] for i in range(3)))
+    whole, merged = evaluator(*BOTH), evaluator(*BOTH)
+    for part_of, part in ((whole, rows), (merged, rows[:cut])):
+        part_of.add(*([row[i] for row in part] for i in (0, 2, 1)))
+    other = evaluator(*BOTH)
+    other.add(*([row[i] for row in rows[cut:]] for i in (0, 2, 1)))
     merged.merge(other)
     assert merged.result() == pytest.approx(whole.result())
+    assert merged.details() == whole.details()
 
 
 @given(ROWS)

@@ -80,7 +80,7 @@ def test_of_reports_alone_there_are_figures_only(runs, tmp_path):
     shutil.copy(runs[0] / "report.json", tmp_path / "old.json")
     result = compare_runs(tmp_path / "old.json", runs[1])
     assert (result["rows"], result["ids"]) == (None, None)
-    assert result["metrics"]["f1"]["a"] == {"mean": 0.625, "low": None, "high": None}
+    assert result["metrics"]["f1"]["a"] == {"mean": 0.625, "low": 0.5, "high": 0.875}
     assert result["figures"]["prefix_cache_hit_rate"] == {"a": 0.6, "b": 0.6, "change": 0.0}
     assert "a report alone" in shown(result)
 

@@ -54,6 +54,10 @@ def make_facts(**changes: Any) -> RunFacts:
         ),
         times={"load": 1.0, "read": 0.5, "tokenize": 0.25, "plan": 0.25, "infer": 5.0, "assemble": 0.5, "total": 8.0},
         evaluation={"exact_match": 0.5, "f1": 0.625, "num_evaluated": 4},
+        evaluation_details={
+            "exact_match": {"low": 0.25, "high": 0.75, "num_rows": 4, "errors": {}},
+            "f1": {"low": 0.5, "high": 0.875, "num_rows": 4, "errors": {"ValueError": 1}},
+        },
         gates=("prefix_cache_hit_rate >= 0.5", "failed_rows <= 0"),
         max_model_len=2048,
         num_deduplicated=0,

@@ -68,7 +68,7 @@ def test_the_page_says_what_matters() -> None:
         "Tokens computed again, by cause Cause Tokens evicted 12 cut between workers 8 preempted 7",
         "Tokens computed 120 of 300 prompt tokens",
         "prefix_cache_hit_rate >= 0.5 0.6 passed failed_rows <= 0 1 failed",
-        "exact match 0.5000 f1 0.6250",
+        "exact match 0.5000 [0.2500, 0.7500] f1 0.6250 [0.5000, 0.8750] ValueError in 1 row, which count as 0",
         "prompt has 2,134 tokens; 2,016 fit 1 c",
         "infer 5.00 s 62.5%",
         "other 0.50 s",

@@ -34,6 +34,7 @@ CONTRACT = {
     "finish_reasons": None,
     "structured": None,
     "references": None,
+    "evaluation_details": None,
     "previous": None,
 }
 

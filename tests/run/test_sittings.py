@@ -33,7 +33,7 @@ def test_a_finished_run_is_not_run_again(finished):
     assert (result.report, result.exit_code) == (tiny_runs.finished_run().report, 0)
     assert "finished already" in notes.lines[0] and notes.stages == ["report"]
     written = {name for name, what in tiny_runs.snapshot(finished).items() if before.get(name) != what}
-    assert written == {"owner.json", "report.json", "report.html", "metrics.prom", "log.jsonl"}
+    assert written == {"owner.json", "report.json", "scores.parquet", "report.html", "metrics.prom", "log.jsonl"}
 
 
 def test_a_gate_that_fails_is_exit_code_1_and_gates_and_metrics_may_change_afterwards(finished):

@@ -6,6 +6,7 @@ of which scores have few, so that a hundred million rows take as long as a thous
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,16 +33,31 @@ def estimate_mean(values: np.ndarray) -> Estimate | None:
     """Mean and percentile interval; the same for the same values. `values`: [num_rows]; None without any."""
     if len(values) == 0:
         return None
-    distinct, counts = _distinct(values)
-    draws = np.random.default_rng(0).multinomial(len(values), counts / counts.sum(), NUM_RESAMPLES)
-    low, high = np.quantile(draws @ distinct / len(values), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return Estimate(float(values.mean()), float(low), float(high))
+    low, high = _interval(*_distinct(values))
+    return Estimate(float(values.mean()), low, high)
+
+
+def interval_of_counts(counts: Mapping[float, int]) -> tuple[float, float]:
+    """(low, high) of the mean, from how often each value comes; of one row at least."""
+    values = np.array(sorted(counts))
+    return _interval(*_binned(values, np.array([counts[value] for value in values])))
+
+
+def _interval(values: np.ndarray, counts: np.ndarray) -> tuple[float, float]:
+    """(low, high); both arguments [num_values]"""
+    num_rows = int(counts.sum())
+    draws = np.random.default_rng(0).multinomial(num_rows, counts / num_rows, NUM_RESAMPLES)
+    low, high = np.quantile(draws @ values / num_rows, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return float(low), float(high)
 
 
 def _distinct(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(values, how often each comes)"""
-    distinct, counts = np.unique(np.round(values, _DIGITS), return_counts=True)
-    if len(distinct) <= _MOST_VALUES:
-        return distinct, counts
-    counts, edges = np.histogram(values, _MOST_VALUES)
+    return _binned(*np.unique(np.round(values, _DIGITS), return_counts=True))
+
+
+def _binned(values: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    if len(values) <= _MOST_VALUES:
+        return values, counts
+    counts, edges = np.histogram(values, _MOST_VALUES, weights=counts)
     return (edges[1:] + edges[:-1]) / 2, counts

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchpaged.past.intervals import estimate_mean
+from batchpaged.evaluation.intervals import estimate_mean
 
 scores = st.lists(st.sampled_from([0.0, 1 / 3, 0.5, 1.0, -1.0]), min_size=1, max_size=50)
 

@@ -1,0 +1,98 @@
+"""A user's own metric, `module:function`: Python code beside the pipeline file, called for each row.
+
+Only files in one folder are taken, and only functions that such a file defines: a pipeline file cannot name a function of
+an installed package, which might do anything with a completion. It runs in the process that started the run.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import math
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from batchpaged.config.spelling import nearest
+from batchpaged.errors import ConfigError
+
+OwnMetric = Callable[[str, Sequence[str], Mapping[str, Any]], Any]
+_WANTED = "(completion, references, row)"
+
+
+def load_own_metric(spec: str, folder: str) -> OwnMetric:
+    """The function that `module:function` names, from module.py in `folder`. Raises ConfigError."""
+    module_name, _, name = spec.partition(":")
+    file = Path(folder, *module_name.split(".")).with_suffix(".py")
+    module = _load(spec, module_name, file)
+    function = getattr(module, name, None)
+    if not inspect.isfunction(function) or function.__module__ != module.__name__:
+        raise _problem(spec, f"{file} defines no function {name!r}{_similar(name, module)}")
+    try:
+        inspect.signature(function).bind("completion", [], {})
+    except TypeError:
+        found = inspect.signature(function)
+        raise _problem(spec, f"it has to take {_WANTED}, but takes {found}") from None
+    return function
+
+
+def try_own_metric(spec: str, function: OwnMetric, references: Sequence[str], row: Mapping[str, Any]) -> None:
+    """Calls it once, with a row of the input and a reference for completion. Raises ConfigError if that goes wrong."""
+    completion = references[0] if references else "an answer"
+    try:
+        value = function(completion, list(references), {**row, "completion": completion})
+    except Exception as error:
+        raise _problem(spec, f"it raised {type(error).__name__} ({_place(error)}) for the first row of the input") from error
+    if not is_score(value):
+        raise _problem(spec, f"it returned {type(value).__name__} for the first row; it has to return a finite number or a bool")
+
+
+def is_score(value: object) -> bool:
+    return isinstance(value, (bool, int, float)) and math.isfinite(value)
+
+
+def _load(spec: str, name: str, file: Path) -> ModuleType:
+    if not file.is_file():
+        raise _problem(spec, f"there is no {file}; a module of metrics is a file in evaluate.metrics_folder")
+    # A name that no other module has: what is imported under its own name elsewhere stays as it is.
+    found = importlib.util.spec_from_file_location(f"batchpaged_own_metrics.{name}", file)
+    module = importlib.util.module_from_spec(found)
+    try:
+        with _importing_from(file.parent):
+            found.loader.exec_module(module)
+    except Exception as error:
+        raise _problem(spec, f"{file} cannot be imported: {type(error).__name__} ({_place(error)})") from error
+    return module
+
+
+@contextmanager
+def _importing_from(folder: Path) -> Iterator[None]:
+    """The file may import its neighbours; at the end of the path, so that none of them stands in for another module."""
+    path = str(folder.resolve())
+    sys.path.append(path)
+    try:
+        yield
+    finally:
+        sys.path.remove(path)
+
+
+def _similar(name: str, module: ModuleType) -> str:
+    names = [key for key, value in vars(module).items() if inspect.isfunction(value) and value.__module__ == module.__name__]
+    meant = nearest(name, names)
+    return f"; did you mean {meant}?" if meant else f", only {', '.join(names)}" if names else ""
+
+
+def _place(error: Exception) -> str:
+    """File and line; the message itself may hold a row's text."""
+    if isinstance(error, SyntaxError):
+        return f"{Path(error.filename or '?').name}:{error.lineno}"
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{Path(frame.filename).name}:{frame.lineno}"
+
+
+def _problem(spec: str, what: str) -> ConfigError:
+    return ConfigError(f"evaluate.metrics: {spec}: {what}")
