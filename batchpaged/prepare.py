@@ -14,7 +14,7 @@ from batchpaged.dataset.constraint_column import check_constraint_column
 from batchpaged.dataset.prompts import PromptBuilder, validate_prompt_columns
 from batchpaged.dataset.source import Source, open_source
 from batchpaged.engine.attention_check import check_attention
-from batchpaged.errors import ConfigError, InputError, ModelError, RefusedError, RowError
+from batchpaged.errors import ConfigError, InputError, ModelError, RefusedError
 from batchpaged.evaluation.evaluator import check_references
 from batchpaged.evaluation.metrics import metric_names
 from batchpaged.evaluation.pipeline import metrics_of, try_on_first_row
@@ -140,8 +140,8 @@ def _check_structured(structured: StructuredConfig, tokenizer: Any) -> None:
     if grammar is not None:
         try:
             Grammars(lambda: view, 1).start(grammar)
-        except RowError as error:
-            raise ConfigError(f"sampling.structured: {error}") from error
+        except ValueError as error:
+            raise ConfigError(f"sampling.structured: cannot be followed with this model's tokenizer: {error}") from error
 
 
 def _check_device(engine: EngineConfig) -> None:

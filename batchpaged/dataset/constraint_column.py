@@ -6,7 +6,7 @@ from batchpaged.config.structured import StructuredConfig
 from batchpaged.dataset.cells import column_values
 from batchpaged.dataset.schema import is_text
 from batchpaged.errors import InputError, RowError
-from batchpaged.structured.grammar import schema_grammar
+from batchpaged.structured.grammar import UnfollowableSchema, schema_grammar
 
 
 def check_constraint_column(config: StructuredConfig | None, schema: pa.Schema) -> None:
@@ -31,5 +31,7 @@ def _grammar(value: str | None | RowError, column: str) -> str | None | RowError
         return value
     try:
         return schema_grammar(value)
-    except ValueError as error:
+    except UnfollowableSchema as error:
         return RowError(f"column {column!r}: the schema {error}")
+    except ValueError:
+        return RowError(f"column {column!r}: the schema, of {len(value)} characters, cannot be followed")

@@ -9,13 +9,14 @@ from typing import Any, Protocol
 import xxhash
 
 from batchpaged.engine.block_pool import BlockPool
-from batchpaged.engine.grammar import Grammars
+from batchpaged.engine.grammar import Grammar, Grammars
 from batchpaged.engine.prefix_cache import PrefixCache
 from batchpaged.engine.sampling_params import SamplingParams
 from batchpaged.engine.scheduler import Scheduler, SchedulerLimits
 from batchpaged.engine.sequence import FinishReason, Sequence
 from batchpaged.engine.step import StepPlan
 from batchpaged.engine.stop import StopCheck
+from batchpaged.errors import RowError
 
 
 Sampled = dict[int, int]  # token ids by seq_id
@@ -113,11 +114,17 @@ class Engine:
         fit, or the grammar cannot be followed.
         """
         seed = row_seed(params.seed, row_key)
-        state = None if grammar is None else self._grammars.start(grammar)
+        state = None if grammar is None else self._start_grammar(grammar)
         sequence = Sequence(self._num_added, list(token_ids), len(token_ids), params, seed, adapter, state)
         self.scheduler.add(sequence)
         self._tags[sequence.seq_id] = tag
         self._num_added += 1
+
+    def _start_grammar(self, text: str) -> Grammar:
+        try:
+            return self._grammars.start(text)
+        except ValueError as error:  # its words may repeat those of the row
+            raise RowError(f"its grammar, of {len(text)} characters, cannot be followed") from error
 
     def step(self) -> list[Completion]:
         """Schedule, run, update. Returns the completions that became known.

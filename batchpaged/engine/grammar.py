@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from batchpaged.errors import RowError
-
 if TYPE_CHECKING:
     from llguidance import LLExecutor, LLMatcher, LLTokenizer
     from transformers import PreTrainedTokenizerBase
@@ -31,7 +29,7 @@ class Grammars:
         self._compiled: OrderedDict[str, LLMatcher] = OrderedDict()
 
     def start(self, text: str) -> "Grammar":
-        """The state of a completion of which nothing has been written. Raises RowError if it cannot be followed."""
+        """The state of a completion of which nothing has been written. Raises ValueError if it cannot be followed."""
         if text not in self._compiled:
             self._compiled[text] = self._compile(text)
             if len(self._compiled) > MAX_COMPILED:
@@ -54,7 +52,7 @@ class Grammars:
             self._executor = LLExecutor(self._num_threads)
         matcher = LLMatcher(self._tokenizer, text, log_level=0, limits=LLParserLimits(verbose_errors=False))
         if matcher.is_error():
-            raise RowError(f"the grammar cannot be followed: {_line(matcher.get_error())}")
+            raise ValueError(matcher.get_error().partition("\n")[0][:200])
         return matcher
 
 
@@ -75,8 +73,10 @@ class Grammar:
 
     @property
     def error(self) -> str | None:
-        """Why the grammar cannot be followed any further: one of llguidance's limits, as a rule."""
-        return f"the grammar cannot be followed: {_line(self.matcher.get_error())}" if self.matcher.is_error() else None
+        """Why the grammar cannot be followed any further: one of llguidance's limits, as a rule. Holds nothing of the text."""
+        if not self.matcher.is_error():
+            return None
+        return f"its grammar could not be followed to the end ({self.matcher.stop_reason()})"
 
     def accept(self, token_id: int) -> None:
         """The completion's next token."""
@@ -105,8 +105,3 @@ def make_tokenizer(tokenizer: "PreTrainedTokenizerBase", vocab_size: int, eos: f
     from llguidance.hf import from_tokenizer
 
     return from_tokenizer(tokenizer, n_vocab=max(vocab_size, len(tokenizer)), eos_token=sorted(eos) or None)
-
-
-def _line(message: str) -> str:
-    """Its first line, without what it says about the text written so far."""
-    return message.partition("\n")[0].partition(";")[0][:200]

@@ -11,6 +11,10 @@ from typing import Any
 from batchpaged.config.structured import StructuredConfig
 from batchpaged.errors import ConfigError
 
+class UnfollowableSchema(ValueError):
+    """Why, in our own words: they never hold what the schema says, so they can be a row's reason."""
+
+
 _JSON_STYLE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 
 
@@ -39,21 +43,23 @@ def _choices(choices: tuple[str, ...]) -> str:
 
 @lru_cache(maxsize=256)
 def schema_grammar(text: str) -> str:
-    """Raises ValueError with the reason, which never holds a value of the schema, where it cannot be followed."""
-    schema = _parse(text)
-    # llguidance takes it, but where a pattern fits no name but those of `properties` its grammar leads nowhere.
-    if _holds_key(schema, "patternProperties"):
-        raise ValueError(_unsupported(["patternProperties"]))
+    """Raises UnfollowableSchema; or another ValueError, in llguidance's words, which may repeat what the schema says."""
+    try:
+        # llguidance takes it, but where a pattern fits no name but those of `properties` its grammar leads nowhere.
+        if _holds_key(_parse(text), "patternProperties"):
+            raise UnfollowableSchema(_unsupported(["patternProperties"]))
+    except RecursionError:
+        raise UnfollowableSchema("is nested too deeply") from None
     return _checked(_matcher().grammar_from_json_schema(text, defaults=_JSON_STYLE))
 
 
 def _parse(text: str) -> dict[str, Any]:
     try:
         schema = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"is not JSON ({type(error).__name__})") from None
+    except ValueError:
+        raise UnfollowableSchema("is not JSON") from None
     if not isinstance(schema, dict):
-        raise ValueError("is no JSON object, so no JSON schema")
+        raise UnfollowableSchema("is no JSON object, so no JSON schema")
     return schema
 
 
@@ -77,20 +83,20 @@ def _values(mapping: Any) -> list[Any]:
 def _checked(grammar: str) -> str:
     is_error, messages = _matcher().validate_grammar_with_warnings(grammar)
     if is_error:
-        raise ValueError(_reason(messages[0]))
+        raise _problem(messages[0])
     return grammar
 
 
-def _reason(message: str) -> str:
-    """llguidance's message, on one line and in our words."""
+def _problem(message: str) -> ValueError:
+    """llguidance's message, on one line, and in our words where we have some."""
     keys = message.removeprefix("Unimplemented keys: ")
-    if keys != message:
-        return _unsupported(json.loads(keys))
+    if keys != message:  # keywords of JSON schema, never others
+        return UnfollowableSchema(_unsupported(json.loads(keys)))
     if message.startswith("oneOf"):
-        return _unsupported(["oneOf"]) + "; anyOf is"
+        return UnfollowableSchema(_unsupported(["oneOf"]) + "; anyOf is")
     lines = [line.strip() for line in message.splitlines()]
     errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
-    return f"cannot be followed: {(errors or lines)[0][:200]}"
+    return ValueError(f"cannot be followed: {(errors or lines)[0][:200]}")
 
 
 def _unsupported(keys: list[str]) -> str:

@@ -154,12 +154,14 @@ def test_a_grammar_that_breaks_off_is_an_error_of_its_row():
     engine.scheduler.running[0].grammar.accept(0)  # as one of the library's limits would end it
     while engine.has_unfinished:
         done += engine.step()
-    assert {c.tag: c.error is None for c in done} == {0: False, 1: True}
+    assert {c.tag: c.error for c in done} == {0: "its grammar could not be followed to the end (InternalError)", 1: None}
 
 
 def test_a_grammar_that_cannot_be_followed_is_refused_as_a_row():
-    with pytest.raises(RowError, match="cannot be followed"):
-        tiny_grammars().start('{"grammars": []}')
+    engine = build_engine(tiny_model(), Limits())
+    with pytest.raises(RowError, match="of 16 characters, cannot be followed"):
+        engine.add(PROMPTS[0], SamplingParams(), "a", 0, '{"grammars": []}')
+    assert not engine.has_unfinished
 
 
 def test_a_fork_goes_its_own_way():
