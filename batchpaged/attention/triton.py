@@ -106,7 +106,7 @@ class TritonAttention:
         results = self._results(query, output[:-1], plan.num_partials)
         scoring = Scoring(params.scaling, params.sliding_window, params.softcap, params.sinks)
         for rows, tiles in plan.tiles.items():
-            attend_tiles(query, cache, tiles, rows, plan.runs, scoring, results)
+            attend_tiles(query, cache, tiles, rows, plan.runs, scoring, results, self._tiling.skips_mask)
         merged = (plan.merged_tokens, plan.merge_starts, params.sinks)
         merge_partials(results.partial_output, results.partial_lse, *merged, output)
         return results.output

@@ -173,7 +173,7 @@ class EngineConfig(Section):
     prefix_cache: bool = Field(True, description="Whether blocks of a prefix computed before are used again")
     batch_invariant: bool = Field(
         False,
-        description="Whether logits have the same bits whatever else is in the batch; float32 on a CPU, and slower",
+        description="Whether logits have the same bits whatever else is in the batch; slower. On a CPU in float32 only",
     )
     fused_modules: bool = Field(
         True, description="The model's modules are exchanged for faster ones that give the same; on a CPU in float32 only"

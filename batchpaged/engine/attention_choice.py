@@ -13,7 +13,7 @@ from batchpaged.attention.layer_shape import LayerShape
 from batchpaged.attention.reference import TorchAttention
 from batchpaged.attention.sharing import NEVER, SharingRule, estimate_sharing, measure_sharing
 from batchpaged.errors import ConfigError
-from batchpaged.kernels.triton.paged_attention.tiling import BATCH_INVARIANT, default_tiling
+from batchpaged.kernels.triton.paged_attention.tiling import BATCH_INVARIANT, Tiling, default_tiling
 from batchpaged.models.layers import AttentionLayer
 
 if TYPE_CHECKING:
@@ -31,17 +31,25 @@ def choose_attention(config: EngineConfig, device: str, dtype: torch.dtype, laye
     if attention == "torch" or (attention == "auto" and find_spec("triton") is None):
         return "torch"
     repeats = max(layer.num_heads // layer.shape.num_kv_heads for layer in layers)
-    most = default_tiling(dtype.itemsize).most_rows
+    most = _tiling(config, dtype).most_rows
     if repeats <= most:
         return "triton"
+    if config.batch_invariant:
+        raise ConfigError(f"engine.batch_invariant: at most {most} query heads for a K/V head on a GPU, not {repeats}; set it to false")
     if attention == "triton":
         raise ConfigError(f"engine.attention: triton takes up to {most} query heads for a K/V head, not {repeats}; use torch")
     return "torch"
 
 
+def _tiling(config: EngineConfig, dtype: torch.dtype) -> Tiling:
+    return BATCH_INVARIANT if config.batch_invariant else default_tiling(dtype.itemsize)
+
+
 def can_be_batch_invariant(config: EngineConfig, device: str, dtype: torch.dtype) -> bool:
-    """Where every other product of a model can be, too."""
-    return config.attention != "torch" and config.kv_dtype == "auto" and device == "cpu" and dtype is torch.float32
+    """Where every product of a model can be: with Triton's kernels, or by compiled loops in float32 on a CPU."""
+    if config.attention == "triton" or device != "cpu":
+        return config.attention != "torch" and find_spec("triton") is not None
+    return config.attention == "auto" and config.kv_dtype == "auto" and dtype is torch.float32
 
 
 def attention_backend(
@@ -77,6 +85,6 @@ def _make(
     if kind == "triton":
         from batchpaged.attention.triton import TritonAttention  # triton, which a CPU does not need
 
-        tiling = BATCH_INVARIANT if config.batch_invariant else None
+        tiling = _tiling(config, dtype)
         return TritonAttention(shapes, num_blocks, config.block_size, dtype, device, rule, tiling, config.kv_dtype)
     return TorchAttention(shapes, num_blocks, config.block_size, dtype, device, rule, config.kv_dtype)

@@ -16,11 +16,11 @@ from batchpaged.attention.layer_shape import LayerShape
 from batchpaged.config.sizes import format_bytes, parse_bytes
 from batchpaged.engine.allocator import keep_freed_memory
 from batchpaged.engine.attention_check import check_attention
-from batchpaged.engine.attention_choice import attention_backend, can_be_batch_invariant
+from batchpaged.engine.attention_choice import attention_backend, can_be_batch_invariant, choose_attention
 from batchpaged.engine.engine import Engine, EngineLimits
-from batchpaged.engine.gpu_build import exchange_modules, graph_runner, measured_kv_bytes
+from batchpaged.engine.gpu_build import exchange_for_batch_invariance, exchange_modules, graph_runner, measured_kv_bytes
 from batchpaged.engine.grammar import Grammars, make_tokenizer
-from batchpaged.engine.invariance import check_batch_invariance
+from batchpaged.engine.invariance import GPU_LENGTHS, LENGTHS, check_batch_invariance
 from batchpaged.engine.model_runner import ModelRunner
 from batchpaged.engine.replay import CudaGraphs
 from batchpaged.engine.stop import StopCheck
@@ -58,17 +58,19 @@ def build_engine(
     check_attention(config.attention, device)
     if config.batch_invariant and not can_be_batch_invariant(config, device, dtype):
         raise ModelError(
-            "engine.batch_invariant needs attention: auto in float32 on a CPU, and kv_dtype: auto, in this version; set it to false"
+            "engine.batch_invariant needs Triton's kernels on a GPU, or float32 and kv_dtype: auto on a CPU, and not attention: torch; "
+            "set it to false"
         )
     if device != "cpu":
         torch.cuda.set_device(device)  # of this thread: Triton's kernels run on the current one
     model = load_model(resolved, dtype=dtype, device=device, attn_implementation=NAME)
     adapter_rows = install_adapters(model, adapters) if adapters else None
     layers = attention_layers(model)
-    _prepare(model, config, device, num_threads)
+    _prepare(model, config, device, choose_attention(config, device, dtype, layers), num_threads)
     runner, num_blocks = _make_runner(model, config, model_config.max_model_len, layers, device, adapter_rows)
     if config.batch_invariant:
-        check_batch_invariance(runner, model.get_input_embeddings().num_embeddings, num_blocks, config.block_size)
+        vocab_size, lengths = model.get_input_embeddings().num_embeddings, LENGTHS if device == "cpu" else GPU_LENGTHS
+        check_batch_invariance(runner, vocab_size, num_blocks, config.block_size, model_config.max_model_len, lengths)
     limits = EngineLimits(
         num_blocks=num_blocks,
         block_size=config.block_size,
@@ -121,8 +123,11 @@ def _make_runner(
     return ModelRunner(model, make_backend(num_blocks), adapter_rows=adapter_rows), num_blocks
 
 
-def _prepare(model: PreTrainedModel, config: EngineConfig, device: str, num_threads: int) -> None:
-    if device == "cpu":
+def _prepare(model: PreTrainedModel, config: EngineConfig, device: str, attention: str, num_threads: int) -> None:
+    """Exchange modules for faster ones, or for such as give the same bits in any batch. `attention`: the backend's kind."""
+    if config.batch_invariant and attention == "triton":
+        exchange_for_batch_invariance(model)
+    elif device == "cpu":
         _prepare_cpu(model, config, num_threads)
     elif config.fused_modules:
         exchange_modules(model)

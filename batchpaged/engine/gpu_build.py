@@ -29,6 +29,13 @@ def exchange_modules(model: PreTrainedModel) -> None:
         fuse_triton(model)
 
 
+def exchange_for_batch_invariance(model: PreTrainedModel) -> None:
+    """Triton must be there. Raises ModelError where a product of the model cannot be exchanged."""
+    from batchpaged.models.fused_triton import make_batch_invariant
+
+    make_batch_invariant(model)
+
+
 def graph_runner(
     model: PreTrainedModel, backend: StaticBackend, block_size: int, max_sequences: int, make_replay: MakeReplay
 ) -> ModelRunner:

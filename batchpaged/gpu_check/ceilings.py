@@ -6,12 +6,14 @@ import torch
 
 from batchpaged.gpu_check.sizes import Sizes
 from batchpaged.gpu_check.timing import seconds
+from batchpaged.kernels.triton.linear.launch import linear
 
 
 @dataclass(frozen=True)
 class Ceilings:
     flops: float  # of a large matrix product, per second
     bytes: float  # of a large copy, read and written, per second
+    ordered_flops: float  # of the same product by the kernel whose bits do not depend on the batch
 
 
 def measure_ceilings(sizes: Sizes, device: str) -> Ceilings:
@@ -22,4 +24,5 @@ def measure_ceilings(sizes: Sizes, device: str) -> Ceilings:
     return Ceilings(
         flops=2 * sizes.matmul**3 / seconds(lambda: torch.matmul(a, b, out=product), device),
         bytes=2 * sizes.copy_bytes / seconds(lambda: target.copy_(source), device),
+        ordered_flops=2 * sizes.matmul**3 / seconds(lambda: linear(a, b), device),
     )

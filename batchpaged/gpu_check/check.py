@@ -58,6 +58,7 @@ def _kernel_lines(errors: list[tuple[str, float, float]]) -> Iterator[Line]:
 
 def _speed_lines(ceilings: Ceilings, attention: AttentionSpeed) -> Iterator[Line]:
     yield Line("matrix product", ceilings.flops / 1e12, "TFLOP/s")
+    yield Line("batch-invariant product", ceilings.ordered_flops / 1e12, "TFLOP/s")
     yield Line("copy, read and written", ceilings.bytes / 1e9, "GB/s")
     for (count, context), rate in attention.decode.items():
         yield _at_least(f"decode {count} x {context}, of copy", rate / ceilings.bytes, "", 0.80)

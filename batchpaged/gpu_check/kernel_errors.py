@@ -17,6 +17,8 @@ from batchpaged.kernels.triton.copy_blocks.launch import cache_table, copy_block
 from batchpaged.kernels.triton.gated import reference as gated_reference
 from batchpaged.kernels.triton.gated.launch import gated
 from batchpaged.kernels.triton.kv_reference import dequantise, quantise
+from batchpaged.kernels.triton.linear import reference as linear_reference
+from batchpaged.kernels.triton.linear.launch import linear
 from batchpaged.kernels.triton.merge_partials import reference as merge_reference
 from batchpaged.kernels.triton.merge_partials.launch import merge_partials
 from batchpaged.kernels.triton.rms_norm import reference as norm_reference
@@ -36,7 +38,7 @@ Error = tuple[str, float, float]  # what, error, tolerance
 
 
 def kernel_errors(sizes: Sizes, device: str) -> Iterator[Error]:
-    for check in (_norms, _gates, _stores, _rotations, _copies, _merges, _samples, _attentions):
+    for check in (_norms, _gates, _linears, _stores, _rotations, _copies, _merges, _samples, _attentions):
         for name, error, tolerance in check(sizes, device):
             yield f"{check.__name__.strip('_')}: {name}", error, tolerance
 
@@ -71,6 +73,18 @@ def _gates(sizes: Sizes, device: str) -> Iterator[Error]:
         for activation in ("silu", "gelu_tanh"):
             expected = gated_reference.gated(gate.float(), up.float(), activation)
             yield f"{activation}, {dim} values", _error(gated(gate, up, activation), expected), TOLERANCES[dtype]
+
+
+def _linears(sizes: Sizes, device: str) -> Iterator[Error]:
+    """And a row alone has the very bits that it has beside others."""
+    dtype = sizes.dtype
+    for depth, columns in sizes.linears:
+        x, weight, bias = (_random(device, *shape, dtype=dtype) for shape in ((137, depth), (columns, depth), (columns,)))
+        found = linear(x, weight, bias)
+        expected = linear_reference.linear(x.float(), weight.float(), bias.float())
+        yield f"{depth} to {columns}", _error(found, expected), TOLERANCES[dtype]
+        alone = torch.cat([linear(x[i : i + 1], weight, bias) for i in (0, 63, 64, 136)])
+        yield f"{depth} to {columns}, alone", float((alone != found[[0, 63, 64, 136]]).sum()), 0.0
 
 
 def _caches(dtype: torch.dtype, device: str, kv_dtype: KvDtype, dim: int) -> list[torch.Tensor | None]:

@@ -50,6 +50,7 @@ class Sizes:
     head_dims: tuple[int, ...]  # attention is checked with these
     nested: tuple[int, tuple[int, ...]]  # the step it is checked with: sequences, blocks of each level's runs
     vocab_size: int  # sampling is checked with
+    linears: tuple[tuple[int, int], ...]  # inputs and outputs of linear layers to check
     matmul: int  # rows and columns of square matrices
     copy_bytes: int
     decode: tuple[tuple[int, int], ...]  # (sequences, context length)
@@ -65,6 +66,7 @@ FULL = Sizes(
     head_dims=(64, 80, 128),
     nested=(12, (6, 4, 3)),
     vocab_size=50000,
+    linears=((4096, 4096), (4096, 28672), (576, 1000)),
     matmul=8192,
     copy_bytes=4 << 30,
     decode=((64, 2048), (64, 8192), (128, 4096)),
@@ -80,6 +82,7 @@ TINY = Sizes(
     head_dims=(80,),
     nested=(4, (2, 1)),
     vocab_size=300,
+    linears=((40, 70),),
     matmul=64,
     copy_bytes=1 << 16,
     decode=((2, 40),),

@@ -17,6 +17,8 @@ TOLERANCE = 1e-4
 TEST_SCALES = (0.01, 0.1, 1.0, 10.0, 1000.0)
 
 Forward = Callable[[torch.Tensor], torch.Tensor]
+# (weight [N, K], bias [N] or None) -> x [*, K] -> [*, N], as torch.nn.functional.linear
+Product = Callable[[torch.Tensor, torch.Tensor | None], Forward]
 Rotation = Callable[..., tuple[torch.Tensor, torch.Tensor]]  # (q, k, cosine, sine), as in transformers' attention modules
 
 

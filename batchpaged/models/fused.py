@@ -15,6 +15,7 @@ from batchpaged.kernels.cpu.elementwise import rms_norm, rotate, silu_multiply
 from batchpaged.models.exchange import (
     Forward,
     FusedCounts,
+    Product,
     RotationKernel,
     compute_only_needed_rows,
     epsilon,
@@ -26,7 +27,7 @@ from batchpaged.models.exchange import (
     is_rms_norm,
     takes_one_input,
 )
-from batchpaged.models.products import Product, blas_product
+from batchpaged.models.products import blas_product
 
 # Rows of an MLP's input at a time: no slower a product, and its output is still in the cache for the next step.
 ROWS_PER_CHUNK = 512

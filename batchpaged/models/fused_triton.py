@@ -6,19 +6,23 @@ float32 whatever the model's type, on a copy of the module: in 16 bits two formu
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache, partial
 
 import torch
 from torch import nn
 from torch.nn import functional
 
+from batchpaged.errors import ModelError
 from batchpaged.kernels.triton.gated.launch import gated
+from batchpaged.kernels.triton.linear.launch import linear
 from batchpaged.kernels.triton.rms_norm.launch import MAX_DIM, rms_norm
 from batchpaged.kernels.triton.rope_store.launch import Angles
 from batchpaged.kernels.triton.rotate.launch import rotate
 from batchpaged.models.exchange import (
     Forward,
     FusedCounts,
+    Product,
     RotationKernel,
     compute_only_needed_rows,
     epsilon,
@@ -34,16 +38,63 @@ from batchpaged.models.exchange import (
 Make = Callable[[nn.Module], Forward]
 
 
-def fuse_triton(model: nn.Module) -> FusedCounts:
+def library_product(weight: torch.Tensor, bias: torch.Tensor | None) -> Forward:
+    """By cuBLAS, the fastest. In which order it adds depends on the number of rows."""
+    return partial(functional.linear, weight=weight, bias=bias)
+
+
+def ordered_product(weight: torch.Tensor, bias: torch.Tensor | None) -> Forward:
+    """By a kernel of ours: a row's result has the same bits whatever other rows there are."""
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        return linear(x.reshape(-1, x.shape[-1]), weight, bias).unflatten(0, x.shape[:-1])
+
+    return forward
+
+
+def fuse_triton(model: nn.Module, product: Product = library_product) -> FusedCounts:
     """Exchange what can be exchanged, in place. The model must be on its device and ready for inference."""
     with torch.inference_mode():
-        mlps = [module for module in gated_mlps(model) if _fuse_mlp(module)]
+        mlps = [module for module in gated_mlps(model) if _fuse_mlp(module, product)]
         compute_only_needed_rows(model, mlps)
         norms = [module for module in model.modules() if is_rms_norm(module) and module.weight.shape[0] <= MAX_DIM]
         num_norm = sum(_exchange(module, (_norm, _norm_with_offset)) for module in norms)
         device = next(model.parameters()).device
         exchange_rotation(model, _rotation(device.type), device)
     return FusedCounts(0, len(mlps), num_norm)
+
+
+def make_batch_invariant(model: nn.Module) -> FusedCounts:
+    """Exchange all products, and what `fuse_triton` does: torch's own norms add in an order that depends on the number of rows, too.
+
+    Raises ModelError where a weight is left that the model multiplies with in another way.
+    """
+    counts = fuse_triton(model, ordered_product)
+    linear = [module for module in model.modules() if type(module) is nn.Linear and not _is_given_back(module.weight)]
+    left = _products_left(model)
+    if left is not None:
+        raise ModelError(
+            f"engine.batch_invariant: {left} of this model is no linear layer, and may give a prompt other bits alone than beside "
+            "others; set it to false"
+        )
+    for module in linear:
+        module.forward = ordered_product(module.weight, module.bias)
+    return replace(counts, num_linear=len(linear))
+
+
+def _is_given_back(weight: torch.Tensor) -> bool:
+    """By `free_weight`: one number stands for all."""
+    return weight.stride() == (0, 0)
+
+
+def _products_left(model: nn.Module) -> str | None:
+    """The first weight that is neither a linear layer's nor looked up row by row."""
+    for name, module in model.named_modules():
+        is_safe = type(module) is nn.Linear or isinstance(module, nn.Embedding)
+        for own, weight in () if is_safe else module.named_parameters(recurse=False):
+            if weight.ndim > 1:
+                return f"{name}.{own}"
+    return None
 
 
 def _exchange(module: nn.Module, candidates: tuple[Make, ...]) -> bool:
@@ -57,22 +108,23 @@ def _exchange(module: nn.Module, candidates: tuple[Make, ...]) -> bool:
     return make is not None
 
 
-def _fuse_mlp(module: nn.Module) -> bool:
-    is_fused = _exchange(module, (partial(_mlp, activation="silu"), partial(_mlp, activation="gelu_tanh")))
+def _fuse_mlp(module: nn.Module, product: Product) -> bool:
+    candidates = (partial(_mlp, product=product, activation=activation) for activation in ("silu", "gelu_tanh"))
+    is_fused = _exchange(module, tuple(candidates))
     if is_fused:
         free_weight(module.gate_proj)
         free_weight(module.up_proj)
     return is_fused
 
 
-def _mlp(module: nn.Module, activation: str) -> Forward:
+def _mlp(module: nn.Module, product: Product, activation: str) -> Forward:
     """Gate and up as one product."""
     gate, up, down = module.gate_proj, module.up_proj, module.down_proj
-    weight = torch.cat([gate.weight, up.weight])
     bias = None if gate.bias is None else torch.cat([gate.bias, up.bias])
+    gate_up = product(torch.cat([gate.weight, up.weight]), bias)
 
     def forward(x: torch.Tensor) -> torch.Tensor:
-        both = functional.linear(x, weight, bias)
+        both = gate_up(x)
         return down(gated(*both.flatten(0, -2).chunk(2, dim=-1), activation).unflatten(0, x.shape[:-1]))
 
     return forward

@@ -1,14 +1,9 @@
 """Two ways to multiply with a layer's weights, in float32 on a CPU. Both lay the weights out anew, once."""
 
-from collections.abc import Callable
-
 import torch
 
 from batchpaged.kernels.cpu.product import multiply_rows, pack
 from batchpaged.models.exchange import Forward
-
-# (weight [N, K], bias [N] or None) -> x [*, K] -> [*, N], as torch.nn.functional.linear
-Product = Callable[[torch.Tensor, torch.Tensor | None], Forward]
 
 # Rows for which the BLAS library packs weights; it multiplies any number with them.
 PACKED_FOR_ROWS = 256

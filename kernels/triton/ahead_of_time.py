@@ -59,22 +59,25 @@ class _Driver:
 def compile_examples(target_name: str, dtype: torch.dtype) -> Iterator[Compiled]:
     """The cache must be empty: compilers say nothing about what they do not compile."""
     target = TARGETS[target_name]
+    logs: dict[str, str] = {}
     triton.runtime.driver.set_active(_Driver(target))
     knobs.nvidia.dump_ptxas_log = True
     for folder, example in examples():
         with record(target) as launches:
             example.call(dtype)
         for launch in launches:
-            yield _compile(target_name, f"{folder}: {example.name}", launch)
+            yield _compile(target_name, f"{folder}: {example.name}", launch, logs)
 
 
-def _compile(target_name: str, example: str, launch: Launch) -> Compiled:
-    log = io.StringIO()
-    with redirect_stdout(log):
+def _compile(target_name: str, example: str, launch: Launch, logs: dict[str, str]) -> Compiled:
+    """`logs`: what the compiler has said, by kernel: in some types two examples are one kernel, which is compiled once."""
+    said = io.StringIO()
+    with redirect_stdout(said):
         kernel = launch.kernel.warmup(*launch.args, grid=(1,), **launch.options)
+    log = logs.setdefault(kernel.hash, said.getvalue())
     is_amd = TARGETS[target_name].backend == "hip"
     assembly = kernel.asm["amdgcn" if is_amd else "ptx"]
-    registers, spilled = _amd_registers(assembly) if is_amd else _nvidia_registers(log.getvalue())
+    registers, spilled = _amd_registers(assembly) if is_amd else _nvidia_registers(log)
     return Compiled(
         target=target_name,
         example=example,
@@ -88,7 +91,9 @@ def _compile(target_name: str, example: str, launch: Launch) -> Compiled:
 
 
 def _nvidia_registers(log: str) -> tuple[int, int]:
-    """-> registers, bytes spilled, from what `ptxas -v` says."""
+    """-> registers, bytes spilled, from what `ptxas -v` says. Raises RuntimeError."""
+    if not log.strip():
+        raise RuntimeError("ptxas said nothing: the kernel came out of a cache; TRITON_CACHE_DIR must name an empty folder")
     spilled = _number(log, r"(\d+) bytes spill stores") + _number(log, r"(\d+) bytes spill loads")
     return _number(log, r"Used (\d+) registers"), spilled
 

@@ -6,7 +6,9 @@ from importlib import import_module
 from batchpaged.kernels.triton.launching import Example
 
 # Folders of this package; each launch.py names its EXAMPLES.
-KERNELS = ("copy_blocks", "gated", "merge_partials", "paged_attention", "rms_norm", "rope_store", "rotate", "sample", "store_kv")
+KERNELS = (
+    "copy_blocks", "gated", "linear", "merge_partials", "paged_attention", "rms_norm", "rope_store", "rotate", "sample", "store_kv",
+)  # fmt: skip
 
 
 def examples() -> Iterator[tuple[str, Example]]:

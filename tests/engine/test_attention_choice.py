@@ -12,7 +12,7 @@ from batchpaged.attention.sharing import NEVER
 from batchpaged.config import EngineConfig
 from batchpaged.engine import attention_check, attention_choice
 from batchpaged.engine.attention_check import check_attention
-from batchpaged.engine.attention_choice import choose_attention
+from batchpaged.engine.attention_choice import can_be_batch_invariant, choose_attention
 from batchpaged.errors import ConfigError
 from batchpaged.kernels.triton.paged_attention.tiling import BATCH_INVARIANT
 from batchpaged.models.layers import AttentionLayer
@@ -76,10 +76,40 @@ def test_more_query_heads_for_a_kv_head_than_a_tile_has_rows(dtype: torch.dtype,
         choose_attention(EngineConfig(attention="triton"), "cuda:0", dtype, layers(2 * most + 2, 2))
 
 
+def test_batch_invariance_has_tiles_of_one_size() -> None:
+    assert choose_attention(EngineConfig(batch_invariant=True), "cuda:0", BF16, layers(128, 2)) == "triton"
+    with pytest.raises(ConfigError, match="engine.batch_invariant: at most 64 query heads"):
+        choose_attention(EngineConfig(batch_invariant=True), "cuda:0", BF16, layers(130, 2))
+
+
+@pytest.mark.parametrize(
+    ("options", "device", "dtype", "is_possible"),
+    [
+        ({}, "cpu", F32, True),
+        ({}, "cpu", BF16, False),
+        ({"kv_dtype": "int8"}, "cpu", F32, False),
+        ({"attention": "torch"}, "cpu", F32, False),
+        ({"attention": "triton"}, "cpu", torch.float16, True),  # in the interpreter
+        ({}, "cuda:0", BF16, True),
+        ({"kv_dtype": "fp8"}, "cuda:0", F32, True),
+        ({"attention": "torch"}, "cuda:0", BF16, False),
+    ],
+)
+def test_where_logits_can_have_the_same_bits_in_any_batch(options: dict, device: str, dtype: torch.dtype, is_possible: bool) -> None:
+    assert can_be_batch_invariant(EngineConfig(**options), device, dtype) == is_possible
+
+
+def test_without_the_package_a_gpu_has_no_invariant_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_triton(monkeypatch, None)
+    assert not can_be_batch_invariant(EngineConfig(), "cuda:0", BF16)
+    assert can_be_batch_invariant(EngineConfig(), "cpu", F32)
+
+
 @pytest.mark.parametrize("batch_invariant", [False, True])
-def test_an_engine_on_triton_in_the_interpreter(tmp_path: Path, batch_invariant: bool) -> None:
+def test_an_engine_on_triton_in_the_interpreter(tmp_path: Path, batch_invariant: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """With batch_invariant its logits have been compared bit by bit once it is there."""
     triton = pytest.importorskip("batchpaged.attention.triton")
+    monkeypatch.setattr("batchpaged.engine.build.LENGTHS", (1, 2))
     backend = build_from(save_tiny(tmp_path), attention="triton", batch_invariant=batch_invariant)._runner._backend
     assert isinstance(backend, triton.TritonAttention)
     assert (backend._tiling == BATCH_INVARIANT, backend._rule == NEVER) == (batch_invariant, batch_invariant)

@@ -42,7 +42,7 @@ def test_it_runs_without_what_reads_data_sets(checked) -> None:
 def test_every_kernel_is_checked_and_right(checked) -> None:
     errors = checked[1]["kernel_errors"]
     kinds = {error["what"].split(":")[0] for error in errors}
-    assert kinds == {"norms", "gates", "stores", "rotations", "copies", "merges", "samples", "attentions"}
+    assert kinds == {"norms", "gates", "linears", "stores", "rotations", "copies", "merges", "samples", "attentions"}
     assert all(error["error"] <= error["tolerance"] for error in errors)
 
 
@@ -88,9 +88,9 @@ def test_the_floor_of_a_job_by_hand() -> None:
     weights, head, unique = 2 * (2 * 2 + 2 * 2 + 3 * 2), 2 * 3, 1 + 2 + 2
     prefill = 2 * weights * unique + 8 * (9 / 2 + 2 * 3.5)
     step = 2 * (2 * (weights + head) + 8 * 4.5)
-    assert floor_seconds(shape, job, torch.float32, Ceilings(1.0, 1e9)) == pytest.approx(prefill + step)
+    assert floor_seconds(shape, job, torch.float32, Ceilings(1.0, 1e9, 1.0)) == pytest.approx(prefill + step)
     step_bytes = 4 * (weights + head + 2 * 2 * (unique + 1))
-    assert floor_seconds(shape, job, torch.float32, Ceilings(1e9, 1.0)) == pytest.approx(step_bytes, rel=1e-5)
+    assert floor_seconds(shape, job, torch.float32, Ceilings(1e9, 1.0, 1.0)) == pytest.approx(step_bytes, rel=1e-5)
 
 
 def test_rows_of_a_document_follow_each_other_and_share_it() -> None:

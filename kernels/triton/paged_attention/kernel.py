@@ -14,6 +14,7 @@ import triton.language as tl
 from batchpaged.kernels.triton.kv_format import fp8_to_float16
 
 LN_2 = tl.constexpr(0.6931471805599453)
+LOG2_E = tl.constexpr(1.4426950408889634)
 TILE_FIELDS = tl.constexpr(8)
 
 
@@ -108,7 +109,7 @@ def attend_tiles(
     if is_final:
         if HAS_SINKS:
             sink = tl.load(sinks + head).to(tl.float32)
-            result *= _share_beside_sink(lse, sink)[:, None]
+            result = _beside_sink(result, lse, sink)
         place = (token * num_heads + head)[:, None] * VALUE_DIM + value_dim[None, :]
         tl.store(output + place, result.to(output.dtype.element_ty), mask=is_stored)
     else:
@@ -190,6 +191,12 @@ def _numbers(stored, dtype: tl.constexpr, FORMAT: tl.constexpr):
 
 
 @triton.jit
-def _share_beside_sink(lse, sink):
-    """What is left for the keys where a sink takes part in the softmax: exp(lse) / (exp(lse) + exp(sink))."""
-    return tl.sigmoid(lse - sink)
+def _beside_sink(result, lse, sink):
+    """result [rows, dim], lse and sink [rows] -> the result where a sink takes part in the softmax, too.
+
+    As in merge_partials, operation for operation: a query may be in one tile alone in one batch, and be merged in another.
+    """
+    top = tl.maximum(lse, sink)
+    kept = tl.exp2((lse - top) * LOG2_E)
+    total = kept + tl.exp2((sink - top) * LOG2_E)
+    return result * kept[:, None] / total[:, None]

@@ -24,6 +24,7 @@ def attend_tiles(
     runs: Runs,
     scoring: Scoring,
     results: Results,
+    skips_mask: bool = True,  # of Tiling
 ) -> None:
     """Every tile's queries attend to its keys; final tiles write the output, others partial results. Raises ValueError."""
     _check(query, cache, tiles, tile_rows, results)
@@ -43,7 +44,7 @@ def attend_tiles(
         (scoring.softcap or scoring.scaling) / math.log(2), scoring.scaling / softcap, scoring.sliding_window or 0,
         NUM_KV_HEADS=num_kv_heads, REPEATS=repeats, HEAD_DIM=head_dim, VALUE_DIM=value_dim, BLOCK_SIZE=block_size,
         HAS_WINDOW=scoring.sliding_window is not None, HAS_SOFTCAP=scoring.softcap is not None,
-        HAS_SINKS=scoring.sinks is not None, FORMAT=format, SKIPS_MASK=config.skips_mask,
+        HAS_SINKS=scoring.sinks is not None, FORMAT=format, SKIPS_MASK=config.skips_mask and skips_mask,
         PRECISION=precision, BLOCK_M=tile_rows, BLOCK_N=config.block_n, MASKED_BLOCK_N=config.masked_block_n,
         BLOCK_D=padded, BLOCK_V=padded_value,
         num_warps=config.num_warps, num_stages=config.num_stages,
@@ -72,7 +73,13 @@ def _check(query: torch.Tensor, cache: PagedCache, tiles: torch.Tensor, tile_row
 
 
 def _example(
-    rows: int, head_dim: int, dtype: torch.dtype, value_dim: int | None = None, cache_dtype: torch.dtype | None = None, **scoring
+    rows: int,
+    head_dim: int,
+    dtype: torch.dtype,
+    value_dim: int | None = None,
+    cache_dtype: torch.dtype | None = None,
+    skips_mask: bool = True,
+    **scoring,
 ) -> None:
     """8 K/V heads with 4 query heads each, blocks of 16."""
     value_dim, kind = value_dim or head_dim, cache_dtype or dtype
@@ -91,6 +98,7 @@ def _example(
             without_memory(512, 32, value_dim, dtype=torch.float32),
             without_memory(512, 32, dtype=torch.float32),
         ),
+        skips_mask,
     )
 
 
@@ -99,6 +107,8 @@ EXAMPLES = (
     Example("decode, heads of 256", lambda dtype: _example(DECODE_ROWS, 256, dtype)),
     Example("decode, heads of 128 in int8", lambda dtype: _example(DECODE_ROWS, 128, dtype, cache_dtype=torch.int8)),
     Example("decode, heads of 64, window", lambda dtype: _example(DECODE_ROWS, 64, dtype, sliding_window=128)),
+    Example("decode, heads of 64, sinks", lambda dtype: _example(DECODE_ROWS, 64, dtype, sinks=without_memory(32, dtype=dtype))),
+    Example("batch-invariant, heads of 128", lambda dtype: _example(GROUP_ROWS, 128, dtype, skips_mask=False)),
     Example("shared by few, heads of 128", lambda dtype: _example(GROUP_ROWS, 128, dtype)),
     Example("shared by few, heads of 256", lambda dtype: _example(GROUP_ROWS, 256, dtype)),
     Example("prefill, heads of 64", lambda dtype: _example(PREFILL_ROWS, 64, dtype)),

@@ -16,6 +16,7 @@ class Tiling:
     split_keys: int = 512
     splits_every_tile: bool = False  # also where there are queries enough
     key_alignment: int = 1  # a window's first key is read from a multiple of this on; divides split_keys
+    skips_mask: bool = True  # keys that all queries of a tile see are attended to without a mask, in a loop compiled by itself
 
     def __post_init__(self) -> None:
         if self.split_keys % self.key_alignment:
@@ -31,5 +32,5 @@ def default_tiling(num_bytes: int) -> Tiling:
     return Tiling() if num_bytes < 4 else Tiling(tile_rows=(DECODE_ROWS, GROUP_ROWS))
 
 
-# One configuration of the kernel and one way to cut a context: sums are taken in the same order for every query.
-BATCH_INVARIANT = Tiling(tile_rows=(GROUP_ROWS,), splits_every_tile=True, key_alignment=128)
+# One configuration of the kernel, one loop of it and one way to cut a context: sums are taken in the same order for every query.
+BATCH_INVARIANT = Tiling(tile_rows=(GROUP_ROWS,), splits_every_tile=True, key_alignment=128, skips_mask=False)
