@@ -19,6 +19,17 @@ def unwritten(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return torch.full(shape, math.nan if dtype.is_floating_point else 77, device=DEVICE).to(dtype)
 
 
+def far_apart(x: torch.Tensor) -> torch.Tensor:
+    """A copy whose rows, three or more, are so far apart that the third begins 2**31 numbers behind the first.
+
+    The system hands out only the pages that are touched.
+    """
+    stride, inner = 1 << 30, x[0].numel()
+    memory = torch.empty((len(x) - 1) * stride + inner, dtype=x.dtype, device=x.device)
+    apart = memory.as_strided(x.shape, (stride, *x[0].contiguous().stride()))
+    return apart.copy_(x)
+
+
 def assert_close(name: str, result: torch.Tensor, expected: torch.Tensor, rtol: float, atol: float | None = None) -> None:
     """NaN only where it is expected. `atol` is `rtol` unless given."""
     torch.testing.assert_close(

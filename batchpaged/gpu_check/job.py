@@ -33,7 +33,7 @@ class JobResult:
     seconds: float
     floor_seconds: float
     cpu_seconds_per_step: float  # of this process's main thread
-    idle_share: float | None  # of the device, in decode steps; None where there is no device
+    idle_share: float | None  # of the device, in decode steps; None where there is no device, or it may not be watched
     peer_rows_per_s: dict[str, float | None]  # transformers on sorted rows; None: it could not do it, see `notes`
     notes: tuple[str, ...]
 
@@ -187,8 +187,8 @@ def _run(engine: Engine, prompts: list[list[int]], job: JobShape, device: str) -
     return time.perf_counter() - started, time.thread_time() - cpu, prefilled
 
 
-def _idle_share(engine: Engine, prompts: list[list[int]], job: JobShape) -> float:
-    """Of some steps in the middle of the job: time in which no kernel and no copy ran."""
+def _idle_share(engine: Engine, prompts: list[list[int]], job: JobShape) -> float | None:
+    """Of some steps in the middle of the job: time in which no kernel and no copy ran. None: the card may not be watched."""
     _add(engine, prompts, job)
     while engine.has_unfinished and engine.scheduler.waiting:
         engine.step()
@@ -201,7 +201,7 @@ def _idle_share(engine: Engine, prompts: list[list[int]], job: JobShape) -> floa
         for event in profile.events()
         if event.device_type is torch.autograd.DeviceType.CUDA
     )
-    return idle_share(spans)
+    return idle_share(spans) if spans else None
 
 
 def idle_share(spans: list[tuple[float, float]]) -> float:

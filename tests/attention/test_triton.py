@@ -16,9 +16,11 @@ from batchpaged.attention.sharing import ALWAYS, NEVER, SharingRule  # noqa: E40
 from batchpaged.attention.triton import TritonAttention  # noqa: E402
 from batchpaged.engine.step import BlockCopy, SequenceStep, StepPlan  # noqa: E402
 from batchpaged.kernels.triton.kv_reference import dequantise  # noqa: E402
+from batchpaged.kernels.triton.launching import record  # noqa: E402
 from batchpaged.kernels.triton.paged_attention.arguments import PagedCache  # noqa: E402
 from batchpaged.kernels.triton.store_kv.launch import store_kv  # noqa: E402
 from batchpaged.kernels.triton.paged_attention.tiling import BATCH_INVARIANT, Tiling  # noqa: E402
+from batchpaged.kernels.triton.targets import TARGETS  # noqa: E402
 
 DEVICE = "cpu" if triton.knobs.runtime.interpret else "cuda"
 BLOCK_SIZE = 8
@@ -191,6 +193,14 @@ def test_one_way_to_cut_and_one_kernel_give_the_same_bits_in_any_batch(window: i
         last = slice(row - 1, row)
         alone = case.backend.attend(0, case.query[:, last], case.key[:, last], case.value[:, last], params)
         assert torch.equal(alone[0], together[row - 1])
+
+
+def test_one_loop_of_the_kernel_is_used_where_bits_count() -> None:
+    case = Case(rule=NEVER, tiling=BATCH_INVARIANT)
+    with record(TARGETS["sm_90"]) as launches:
+        case.attend()
+    loops = [launch.options["SKIPS_MASK"] for launch in launches if "SKIPS_MASK" in launch.options]
+    assert loops == [False]
 
 
 def test_random_tries_equal_the_definition() -> None:

@@ -50,8 +50,13 @@ def copy_blocks(
     num_slots: torch.Tensor,  # [num_copies] int64, leading slots to copy
     is_chained: bool,
 ) -> None:
-    """Copy in all caches. `is_chained`: some block is a source and a target; all sources are then read first."""
+    """Copy in all caches. `is_chained`: some block is a source and a target; all sources are then read first.
+
+    Raises ValueError.
+    """
     check(sources.shape == targets.shape == num_slots.shape, "a source, a target and a number of slots for each copy")
+    for numbers in (sources, targets, num_slots):
+        check(numbers.dtype is torch.int64 and numbers.is_contiguous(), "sources, targets and slots as contiguous int64")
     if not is_chained:
         _copy(table, table, sources, targets, num_slots)
         return

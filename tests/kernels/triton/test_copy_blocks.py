@@ -58,3 +58,13 @@ def test_blocks_far_beyond_32_bits_of_elements() -> None:
 def test_refuses_caches_of_different_blocks() -> None:
     with pytest.raises(ValueError, match="one block size"):
         cache_table([random(2, 8, 4), random(2, 16, 4)])
+
+
+@pytest.mark.parametrize("wrong", [torch.arange(6)[::3], torch.arange(2, dtype=torch.int32)], ids=["apart", "int32"])
+def test_refuses_numbers_that_it_would_read_as_others(wrong: torch.Tensor) -> None:
+    right = torch.arange(2, device=DEVICE)
+    for place in range(3):
+        numbers = [right] * 3
+        numbers[place] = wrong.to(DEVICE)
+        with pytest.raises(ValueError, match="contiguous int64"):
+            copy_blocks(cache_table([random(6, 8, 4)]), *numbers, is_chained=False)

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from kernel_tensors import DTYPES, assert_close, random
+from kernel_tensors import DTYPES, assert_close, far_apart, random
 
 from batchpaged.kernels.triton.gated import reference as gated_reference
 from batchpaged.kernels.triton.gated.launch import gated
@@ -68,8 +68,19 @@ def test_gated_of_halves_of_one_product_and_of_extremes(activation: str) -> None
     assert_close("output", gated(gate, up, activation), gated_reference.gated(gate, up, activation), 2e-6)
 
 
+def test_gated_of_rows_at_two_distances() -> None:
+    gate, up = random(3, 100)[:, :40], random(3, 60)[:, 10:50]
+    assert_close("output", gated(gate, up), gated_reference.gated(gate, up), 2e-6)
+
+
 def test_gated_refuses_what_it_cannot_take() -> None:
     with pytest.raises(ValueError, match="activation"):
         gated(random(2, 8), random(2, 8), "relu")
     with pytest.raises(ValueError, match="gate"):
         gated(random(2, 8), random(2, 9))
+
+
+def test_rows_far_beyond_32_bits_of_numbers() -> None:
+    x, other, weight = random(3, 64, dtype=torch.float16), random(3, 64, dtype=torch.float16, seed=1), random(64, dtype=torch.float16)
+    assert torch.equal(gated(far_apart(x), far_apart(other)), gated(x, other))
+    assert torch.equal(rms_norm(far_apart(x), weight, 1e-6, far_apart(other))[0], rms_norm(x, weight, 1e-6, other)[0])

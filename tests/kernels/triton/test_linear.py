@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from kernel_tensors import DEVICE, DTYPES, assert_close, random
+from kernel_tensors import DEVICE, DTYPES, assert_close, far_apart, random
 
 from batchpaged.kernels.triton.launching import Launch, record
 from batchpaged.kernels.triton.linear import reference
@@ -65,15 +65,12 @@ def test_inputs_may_lie_anywhere_in_memory() -> None:
 
 
 def test_rows_far_beyond_32_bits_of_numbers() -> None:
-    """The second row of each lies beyond 2**31 numbers; the system hands out only the pages that are touched."""
-    stride = (1 << 31) + 64
-    x, weight, output = (torch.empty(stride + 16, dtype=torch.float16, device=DEVICE).as_strided((2, 16), (stride, 1)) for _ in range(3))
-    x.copy_(random(2, 16)), weight.copy_(random(2, 16, seed=1)), output.fill_(torch.nan)
+    x, weight, output = (far_apart(random(3, 16, dtype=torch.float16, seed=seed)) for seed in range(3))
     linear_kernel[(1,)](
-        x, weight, None, output, 2, 2, stride, stride, stride,
+        x, weight, None, output, 3, 3, x.stride(0), x.stride(0), x.stride(0),
         K=16, HAS_BIAS=False, PRECISION="ieee", BLOCK_M=16, BLOCK_N=16, BLOCK_K=16, GROUP=1,
     )  # fmt: skip
-    assert_close("output", output[:, :2], reference.linear(x, weight), 1e-3)
+    assert_close("output", output[:, :3], reference.linear(x.contiguous(), weight.contiguous()), 1e-3)
 
 
 def test_refuses_what_it_cannot_take() -> None:

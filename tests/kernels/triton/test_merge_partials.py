@@ -50,6 +50,17 @@ def test_partial_results_of_any_magnitude() -> None:
     assert_close("output", found, expected, 1e-5)
 
 
+def test_rows_far_beyond_32_bits_of_numbers() -> None:
+    """The last partial result and the last token lie there; the system hands out only the pages that are touched."""
+    num_rows = (1 << 23) + 1
+    parts, output = (torch.empty(num_rows, 1, 256, dtype=dtype, device=DEVICE) for dtype in (torch.float32, torch.float16))
+    parts[-1] = random(1, 256)
+    lse = torch.zeros(num_rows, 1, device=DEVICE)
+    token, starts = (torch.tensor(x, dtype=torch.int32, device=DEVICE) for x in ([num_rows - 1], [num_rows - 1, num_rows]))
+    merge_partials(parts, lse, token, starts, None, output)
+    assert_close("output", output[-1], parts[-1], 1e-3)
+
+
 def test_refuses_what_does_not_fit() -> None:
     with pytest.raises(ValueError, match="starts"):
         merge_partials(random(2, 2, 64), random(2, 2), torch.zeros(1), torch.zeros(3), None, random(1, 2, 64))

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 from attention.steps import prefix_step
-from kernel_tensors import DEVICE, DTYPES, assert_close, random, unwritten
+from kernel_tensors import DEVICE, DTYPES, assert_close, far_apart, random, unwritten
 
 from batchpaged.attention.plan import plan_attention
 from batchpaged.attention.sharing import ALWAYS
@@ -41,6 +41,7 @@ CASES = {
     "one token": Case((((), 1, 1, 15),)),
     "prefill": Case((((), 5, 73, 7),), heads=(1, 3)),
     "prefill after a cached prefix, keys that all see": Case((((), 20, 17, 3),), heads=(2, 3), dims=(80, 80)),
+    "all but one key of a pass seen by all": Case((((), 5, 18, 0),), heads=(1, 2)),
     "prefill of several lengths": Case((((), 1, 1, 9), ((), 3, 19, 1), ((), 2, 31, 0)), block_size=8, dims=(96, 64)),
     "decode, split": Case((((), 1, 1, 31), ((), 3, 1, 30), ((), 6, 1, 0)), heads=(2, 4), dims=(128, 128), block_size=32),
     "split within a block": Case((((), 2, 1, 3),), block_size=128, heads=(1, 2), tiling=Tiling(split_keys=40)),
@@ -83,7 +84,7 @@ class Prepared:
         keys, values = (cache(slots, kv_heads, dim, cache_dtype or dtype, seed) for seed, dim in enumerate(case.dims))
         self.cache = PagedCache(keys[0], values[0], *keys[1:], *values[1:])
         self.query = random(kv_heads * repeats, step.num_tokens, case.dims[0], dtype=dtype).transpose(0, 1)  # as models give it
-        sinks = {"sinks": random(kv_heads * repeats)} if "sinks" in case.scoring else {}
+        sinks = {"sinks": random(kv_heads * repeats, scale=6)} if "sinks" in case.scoring else {}
         self.scoring = Scoring(case.dims[0] ** -0.5, **(case.scoring | sinks))
 
     def attend(self, function) -> Results:
@@ -167,6 +168,20 @@ def test_slots_far_beyond_32_bits_of_numbers() -> None:
     prepared.runs.blocks.fill_(num_blocks - 1)
     prepared.cache = PagedCache(*far)
     assert torch.equal(prepared.attend(attend_tiles).output, expected)
+
+
+def test_queries_and_partial_results_far_beyond_32_bits_of_numbers() -> None:
+    prepared = Prepared(Case((((), 5, 3, 2),), tiling=Tiling(tile_rows=(64,), split_keys=64), heads=(1, 1), dims=(64, 256)), torch.float16)
+    expected = prepared.attend(attend_tiles)
+    prepared.query = far_apart(prepared.query)
+    num_partials, far = prepared.plan.num_partials, (1 << 23) + 1
+    assert num_partials == 6
+    prepared.runs.partials.add_(far)
+    shape = (far + num_partials, 1)
+    results = Results(expected.output, torch.empty(*shape, 256, device=DEVICE), torch.empty(shape, device=DEVICE))
+    attend_tiles(prepared.query, prepared.cache, on_device(prepared.plan.tiles[64]), 64, prepared.runs, prepared.scoring, results)
+    assert torch.equal(results.partial_output[far:], expected.partial_output)
+    assert torch.equal(results.partial_lse[far:], expected.partial_lse)
 
 
 @pytest.mark.parametrize("target", TARGETS.values(), ids=list(TARGETS))

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from kernel_tensors import DEVICE, DTYPES, assert_close, random, unwritten
+from kernel_tensors import DEVICE, DTYPES, assert_close, far_apart, random, unwritten
 
 from batchpaged.kernels.triton.rope_store import reference
 from batchpaged.kernels.triton.rope_store.launch import Angles, rope_store
@@ -33,6 +33,7 @@ def caches(block_size: int, heads: int, dim: int, dtype: torch.dtype) -> list[to
         (5, 9, 3, 80, 80, 32, 16, False),
         (4, 33, 3, 96, 64, 96, 128, True),
         (3, 2, 2, 256, 256, 64, 32, True),
+        (1, 9, 9, 256, 256, 256, 16, False),  # two programs for the queries of a token, two for its keys
     ],
 )
 def test_equals_the_reference(
@@ -62,7 +63,7 @@ def test_equals_the_reference(
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
     ("tokens", "heads", "kv_heads", "dim", "rotary_dim", "is_interleaved"),
-    [(1, 2, 1, 64, 64, False), (0, 2, 1, 64, 64, False), (5, 9, 3, 80, 32, False), (4, 33, 3, 96, 96, True)],
+    [(1, 2, 1, 64, 64, False), (0, 2, 1, 64, 64, False), (5, 9, 3, 80, 32, False), (4, 33, 3, 96, 96, True), (1, 9, 9, 256, 256, False)],
 )
 def test_rotation_alone_equals_the_reference(tokens, heads, kv_heads, dim, rotary_dim, is_interleaved, dtype) -> None:
     query = random(heads, tokens, dim, dtype=dtype).transpose(0, 1)
@@ -95,12 +96,12 @@ def test_rotates_as_transformers_does() -> None:
 
 
 def test_slots_far_beyond_32_bits_of_elements() -> None:
-    """A cache of 2**31 numbers; the system hands out only the pages that are touched."""
-    key, far = random(1, 2, 64, dtype=torch.float16), torch.empty(1 << 20, 16, 2, 64, dtype=torch.float16, device=DEVICE)
-    far[-1, -1] = 0
-    still = Angles(torch.ones(1, 64, device=DEVICE), torch.zeros(1, 64, device=DEVICE))
-    rope_store(key, key, key, still, far, far, torch.tensor([(1 << 24) - 1], device=DEVICE))
-    assert torch.equal(far[-1, -1], key[0])
+    """A cache of more than 2**31 numbers, and tokens as far apart; the system hands out only the pages that are touched."""
+    key, far = random(3, 2, 64, dtype=torch.float16), torch.empty((1 << 20) + 1, 16, 2, 64, dtype=torch.float16, device=DEVICE)
+    still, apart = Angles(torch.ones(3, 64, device=DEVICE), torch.zeros(3, 64, device=DEVICE)), far_apart(key)
+    turned = rope_store(apart, apart, apart, still, far, far, torch.tensor([5, 1 << 24, (1 << 24) + 15], device=DEVICE))
+    assert torch.equal(far[-1, 0], key[1]) and torch.equal(far[-1, -1], key[2])
+    assert all(torch.equal(x, key) for x in (turned, *rotate(apart, apart, still)))
 
 
 def test_refuses_what_it_cannot_take() -> None:

@@ -5,7 +5,7 @@ import pytest
 import torch
 import triton
 import triton.language as tl
-from kernel_tensors import DEVICE, assert_close, random, unwritten
+from kernel_tensors import DEVICE, assert_close, far_apart, random, unwritten
 
 from batchpaged.engine.sampler import filter_probabilities
 from batchpaged.engine.sampling_params import SamplingParams
@@ -29,6 +29,7 @@ PARAMS = [  # temperature, top_k, top_p, min_p
     (0.0, 3, 0.5, 0.5),
     (1e-4, 50, 0.9, 0.0),
     (5.0, 11, 0.97, 0.02),
+    (0.4, ALL, 1.0, 0.0),
 ]
 
 
@@ -58,7 +59,7 @@ def test_equals_the_reference(vocab_size: int, dtype: torch.dtype) -> None:
     assert sample(logits, rows).tolist() == reference.sample(logits, **vars(rows)).tolist()
 
 
-@pytest.mark.parametrize("params", [{"top_k": 5}, {"top_p": 0.31}, {"temperature": 0.0}, {"top_k": 8, "top_p": 0.4}])
+@pytest.mark.parametrize("params", [{"top_k": 5}, {"top_p": 0.31}, {"temperature": 0.0}, {"top_k": 8, "top_p": 0.4}, {"min_p": 1.0}])
 def test_of_equal_logits_the_lowest_ids_come_first(params: dict) -> None:
     """All tokens, or all but some, are equal: only ids tell which are kept."""
     logits = torch.zeros(6, 30, device=DEVICE)
@@ -66,6 +67,17 @@ def test_of_equal_logits_the_lowest_ids_come_first(params: dict) -> None:
     logits[3:, 3::4] = -1.0
     rows = alike(6, **params)
     assert sample(logits, rows).tolist() == reference.sample(logits, **vars(rows)).tolist()
+
+
+@pytest.mark.parametrize("params", [{"temperature": 0.0}, {"top_k": 2}])
+def test_equal_logits_in_two_pieces_of_a_row(params: dict) -> None:
+    """The lowest id comes first, whichever piece is read last; tokens of either piece have their own ids."""
+    logits = torch.full((8, BLOCK + 40), -9.0, device=DEVICE)
+    logits[:, [7, BLOCK + 7]] = 9.0
+    rows = alike(8, **params)
+    found = sample(logits, rows).tolist()
+    assert found == reference.sample(logits, **vars(rows)).tolist()
+    assert set(found) == ({7, BLOCK + 7} if "top_k" in params else {7})
 
 
 @triton.jit
@@ -132,10 +144,21 @@ def test_nan_counts_as_minus_infinity_and_every_row_has_a_token(params: dict) ->
     assert [found[1], *found[3:]] == [expected[1], 9, *expected[4:]]
 
 
+def test_a_row_without_any_finite_logit_has_its_first_token() -> None:
+    logits = torch.full((2, BLOCK + 40), -torch.inf, device=DEVICE)
+    logits[1] = torch.nan
+    assert sample(logits, alike(2)).tolist() == [0, 0]
+
+
 def test_no_rows_and_rows_apart_in_memory() -> None:
     assert sample(random(0, 50), alike(0)).tolist() == []
     wide = random(4, 200)
     assert sample(wide[:, 20:70], alike(4)).tolist() == sample(wide[:, 20:70].contiguous(), alike(4)).tolist()
+
+
+def test_rows_far_beyond_32_bits_of_numbers() -> None:
+    logits = random(3, 64, dtype=torch.float16)
+    assert sample(far_apart(logits), alike(3)).tolist() == sample(logits, alike(3)).tolist()
 
 
 def test_refuses_what_it_cannot_take() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from kernel_tensors import DEVICE, DTYPES, random, unwritten
+from kernel_tensors import DEVICE, DTYPES, far_apart, random, unwritten
 
 from batchpaged.kernels.triton.store_kv import reference
 from batchpaged.kernels.triton.store_kv.launch import store_kv
@@ -50,6 +50,16 @@ def test_what_is_not_finite_is_stored_as_zero(cache_dtype) -> None:
     torch.testing.assert_close(number[0, 3, 0], torch.cat([torch.zeros(4), torch.full((60,), 2.0)]).to(DEVICE))
 
 
+@pytest.mark.parametrize("cache_dtype", FORMATS[2:])
+def test_small_numbers_keep_their_digits_and_zeros_have_a_scale(cache_dtype) -> None:
+    key, slots = random(3, 2, 64, scale=1e-8), torch.tensor([3, 1, 6], device=DEVICE)
+    key[1] = 0
+    shapes = (1, 8, 2, 64), (1, 8, 2, 64)
+    found, expected = (stored_by(f, key, key, slots, shapes, cache_dtype) for f in (store_kv, reference.store_kv))
+    for result, wanted in zip(found, expected, strict=True):
+        torch.testing.assert_close(result, wanted, rtol=0, atol=0, equal_nan=True)
+
+
 def test_tokens_without_a_slot_are_left_out() -> None:
     key = random(3, 2, 64)
     keys, values = cache(2, 8, 2, 64, torch.float32), cache(2, 8, 2, 64, torch.float32)
@@ -67,11 +77,11 @@ def test_blocks_may_lie_in_any_order_of_memory() -> None:
 
 
 def test_slots_far_beyond_32_bits_of_elements() -> None:
-    """A cache of 2**31 numbers; the system hands out only the pages that are touched."""
-    key, far = random(1, 2, 64, dtype=torch.float16), torch.empty(1 << 20, 16, 2, 64, dtype=torch.float16, device=DEVICE)
-    far[-1, -1] = 0
-    store_kv(key, key, far, far, torch.tensor([(1 << 24) - 1], device=DEVICE))
-    assert torch.equal(far[-1, -1], key[0])
+    """A cache of more than 2**31 numbers, and tokens as far apart; the system hands out only the pages that are touched."""
+    key, far = random(3, 2, 64, dtype=torch.float16), torch.empty((1 << 20) + 1, 16, 2, 64, dtype=torch.float16, device=DEVICE)
+    apart = far_apart(key)
+    store_kv(apart, apart, far, far, torch.tensor([5, 1 << 24, (1 << 24) + 15], device=DEVICE))
+    assert torch.equal(far[-1, 0], key[1]) and torch.equal(far[-1, -1], key[2])
 
 
 def test_refuses_what_it_cannot_take() -> None:
