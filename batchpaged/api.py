@@ -1,7 +1,7 @@
 """What a program calls. The command line and batchpaged's public names are thin layers over this module."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -14,7 +14,7 @@ from batchpaged.past.compare import compare_runs
 from batchpaged.past.history import read_history, write_history_page
 from batchpaged.planner import PlanReport, plan_prepared
 from batchpaged.planning.plan_file import has_plan, read_plan
-from batchpaged.prepare import PipelineLike, prepare, read_pipeline
+from batchpaged.prepare import PipelineLike, first_stage, prepare, read_pipeline
 from batchpaged.run.directory import RunDirectory
 from batchpaged.run.outline import check_free, outline
 from batchpaged.run.progress import NullReporter, ProgressReporter
@@ -78,6 +78,7 @@ class RunStatus:
     started_at: str | None  # ISO-8601, UTC
     updated_at: str | None
     owner: str | None
+    stages: tuple["RunStatus", ...] = ()  # of a run of several stages, as far as they have begun
 
 
 def run(
@@ -115,7 +116,8 @@ def plan(
     With `simulate` also what it would come to on so many workers.
     """
     reporter = reporter or NullReporter()
-    return plan_prepared(prepare(read_pipeline(pipeline, overrides, limit), reporter.note), reporter, simulate)
+    prepared = first_stage(prepare(read_pipeline(pipeline, overrides, limit), reporter.note))
+    return plan_prepared(prepared, reporter, simulate)
 
 
 def validate(pipeline: PipelineLike, *, overrides: Sequence[str] = ()) -> Validation:
@@ -137,7 +139,7 @@ def _status(directory: RunDirectory, owner: Mapping[str, Any] | None) -> RunStat
     info = directory.info()
     summary, units = read_plan(directory.path) if has_plan(directory.path) else (None, [])
     done = [unit for unit in units if directory.is_unit_done(unit.index)]
-    return RunStatus(
+    status = RunStatus(
         name=info["name"],
         run_id=info["run_id"],
         state=_state(directory, owner is not None, summary is not None),
@@ -148,6 +150,27 @@ def _status(directory: RunDirectory, owner: Mapping[str, Any] | None) -> RunStat
         started_at=info["started_at"],
         updated_at=directory.updated_at(),
         owner=f"process {owner['pid']} on {owner['host']} since {owner['started_at']}" if owner else None,
+    )
+    if not (directory.path / "stages").is_dir():  # each stage's own directory has none either
+        return status
+    names = info["identity"]["pipeline"]["stages"]["(order)"]
+    begun = [stage for stage in map(directory.of_stage, names) if stage.exists]
+    return _of_stages(status, tuple(_status(stage, stage.owner()) for stage in begun))
+
+
+def _of_stages(status: RunStatus, stages: tuple[RunStatus, ...]) -> RunStatus:
+    """Of the whole run: its stages together, as far as they are planned."""
+    state = "interrupted" if stages and status.state == "not planned" else status.state
+    moments = [stage.updated_at for stage in (status, *stages) if stage.updated_at]
+    return replace(
+        status,
+        state=state,
+        num_units=sum(stage.num_units or 0 for stage in stages) or None,
+        num_units_done=sum(stage.num_units_done for stage in stages),
+        num_rows=sum(stage.num_rows or 0 for stage in stages) or None,
+        num_rows_done=sum(stage.num_rows_done for stage in stages),
+        updated_at=max(moments, default=None),
+        stages=stages,
     )
 
 
@@ -228,5 +251,5 @@ def bench(
 
     reporter = reporter or NullReporter()
     overrides = [f"sampling.max_tokens={max_tokens}"]
-    prepared = prepare(read_pipeline(pipeline or SAMPLE_PIPELINE, overrides, limit), reporter.note)
+    prepared = first_stage(prepare(read_pipeline(pipeline or SAMPLE_PIPELINE, overrides, limit), reporter.note))
     return bench_prepared(prepared, max_tokens, reporter)

@@ -5,27 +5,20 @@ api.py brings torch and transformers, so it is imported inside the commands: `--
 
 import os
 import shlex
-import signal
 import sys
 import traceback
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from batchpaged.cli_output import NOT_FINISHED, say, width
+from batchpaged.cli_machine import bench, models
+from batchpaged.cli_output import NOT_FINISHED, file_argument, limit_option, progress, say, set_option, width
 from batchpaged.cli_past import clean, compare, history
+from batchpaged.cli_plan import plan
 from batchpaged.cli_size import size
 from batchpaged.errors import BatchpagedError, RefusedError, StoppedError
 
-if TYPE_CHECKING:
-    from batchpaged.run.progress import ProgressReporter
-    from batchpaged.run.stopping import StopRequest
-
-FAILED = 1
-MAX_WORKERS = 4096  # of a simulation
 _LOG_FORMAT = "batchpaged.log_format"  # of stderr, in click's context
 _RESUME = "batchpaged.resume"  # makes the command that goes on with an interrupted run; in click's context
 
@@ -77,26 +70,6 @@ def _complain(message: str, ctx: click.Context, may_resume: bool = True) -> None
         click.echo(f"Finished units are kept. To go on:\n  {resume}", err=True)
 
 
-@contextmanager
-def _progress(log_format: str = "auto") -> Iterator[tuple["ProgressReporter", "StopRequest"]]:
-    """A display on stderr for the work inside, and what Ctrl-C and SIGTERM, which are the same here, ask of it."""
-    from batchpaged.run.log import JsonReporter
-    from batchpaged.run.progress import make_reporter
-    from batchpaged.run.stopping import StopRequest
-
-    stop = StopRequest()
-    reporter = JsonReporter(sys.stderr) if log_format == "json" else make_reporter(sys.stderr)
-    # Where a shell has started us with Ctrl-C ignored, it stays ignored.
-    signals = [s for s in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(s) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, stop.on_signal) for number in signals}
-    try:
-        yield reporter, stop
-    finally:
-        reporter.close()
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
 _SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
@@ -115,17 +88,10 @@ def cli() -> None:
     """
 
 
-_file = click.argument("file", type=click.Path(path_type=Path))
-_set = click.option(
-    "--set", "overrides", metavar="KEY=VALUE", multiple=True, help="Put a value (YAML) over the file's; repeatable."
-)
-_limit = click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Take the first N rows only.")
-
-
 @cli.command(short_help="Run a pipeline: Parquet in, completions and a report out.")
-@_file
-@_set
-@_limit
+@file_argument
+@set_option
+@limit_option
 @click.option("--run-dir", metavar="DIR", help="Use DIR, not the file's output.path.")
 @click.option("--fresh", is_flag=True, help="Discard what an earlier run left in the run directory and start over.")
 @click.option(
@@ -171,7 +137,7 @@ def run(
     ctx.meta[_LOG_FORMAT] = log_format
     from batchpaged.cli_text import summary_lines
 
-    with _progress(log_format) as (reporter, stop):
+    with progress(log_format) as (reporter, stop):
         from batchpaged import api
 
         result = api.run(
@@ -201,74 +167,9 @@ def resume_command(file: Path, overrides: Iterable[str], limit: int | None, run_
     return shlex.join(map(mask_credentials, words))
 
 
-def _worker_counts(ctx: click.Context, option: click.Parameter, text: str | None) -> tuple[int, ...]:
-    words = text.split(",") if text else []
-    counts = [int(word) if word.strip().isdecimal() else 0 for word in words]
-    if any(not 1 <= count <= MAX_WORKERS for count in counts):
-        raise click.BadParameter(f"numbers of workers, 1 to {MAX_WORKERS:,}, with commas between, as in 1,8,64")
-    return tuple(counts)
-
-
-@cli.command(short_help="Show what a run would take, without running it.")
-@_file
-@_set
-@_limit
-@click.option(
-    "--simulate", "workers", metavar="N,N,...", callback=_worker_counts, help="Replay the plan on so many workers."
-)
-@click.option(
-    "--simulate-rows",
-    "rows",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Replay about N rows of a larger plan (100,000 if not given).",
-)
-@click.option(
-    "--simulate-length",
-    "length",
-    type=click.FloatRange(min=1),
-    metavar="MEAN",
-    help="Completions of MEAN tokens on average, of varying length; else each takes max_tokens.",
-)
-def plan(
-    file: Path,
-    overrides: tuple[str, ...],
-    limit: int | None,
-    workers: tuple[int, ...],
-    rows: int | None,
-    length: float | None,
-) -> None:
-    """Show what a run would take; a dry run that writes nothing.
-
-    Reads and tokenises all rows and orders them by shared prefix: rows, tokens, unique tokens, the ceiling of the
-    prefix cache's hit rate, rows that will fail, KV memory, estimated time.
-
-    With --simulate the plan is replayed through the real scheduler and prefix cache, without a model and in virtual
-    time: hit rate, use of the cache, and how evenly workers are loaded, for each number of workers.
-
-    \b
-    Examples:
-      batchpaged plan pipelines/rag_eval.yaml
-      batchpaged plan rag.yaml --set model.max_model_len=4096
-      batchpaged plan rag.yaml --simulate 1,8,64 --simulate-length 20 --set engine.kv_cache=8GiB
-    """
-    from batchpaged.cli_text import plan_lines
-    from batchpaged.simulation.request import MAX_ROWS, SimulationRequest
-
-    if not workers and (rows or length):
-        raise click.UsageError("--simulate-rows and --simulate-length go with --simulate.")
-    request = SimulationRequest(workers, rows or MAX_ROWS, length) if workers else None
-
-    with _progress() as (reporter, _):
-        from batchpaged import api
-
-        report = api.plan(file, overrides=overrides, limit=limit, simulate=request, reporter=reporter)
-    say(plan_lines(report))
-
-
 @cli.command(short_help="Check a pipeline file, its input and its model.")
 @click.argument("file", type=click.Path(path_type=Path), required=False)
-@_set
+@set_option
 @click.option("--schema", is_flag=True, help="Print the JSON schema of pipeline files, for editors, and stop.")
 def validate(file: Path | None, overrides: tuple[str, ...], schema: bool) -> None:
     """Check a pipeline file, its input and its model; compute nothing, write nothing.
@@ -311,63 +212,8 @@ def status(target: str) -> None:
     say(status_lines(api.status(run_dir)))
 
 
-for command in (compare, history, clean, size):
+for command in (plan, compare, history, clean, models, size, bench):
     cli.add_command(command)
-
-
-@cli.command(short_help="List models and where they are.")
-def models() -> None:
-    """List the model aliases, where each is on this machine, and the model types that model.id can name besides.
-
-    \b
-    Example:
-      batchpaged models
-    """
-    from batchpaged import api
-    from batchpaged.cli_text import architecture_lines, model_lines
-
-    say(model_lines(api.models()))
-    say(architecture_lines(api.supported_architectures()))
-
-
-@cli.command(short_help="Measure rows and tokens per second on this machine.")
-@click.argument("file", type=click.Path(path_type=Path), required=False)
-@click.option(
-    "--max-tokens", type=click.IntRange(min=1), default=32, show_default=True, help="Tokens of each completion."
-)
-@_limit
-@click.option("--gpu-check", is_flag=True, help="Instead: check every GPU kernel and measure how near it is to the card's limits.")
-@click.option(
-    "--json",
-    "json_path",
-    type=click.Path(path_type=Path, dir_okay=False, writable=True),
-    default="gpu_check.json",
-    show_default=True,
-    help="Where --gpu-check writes its figures.",
-)
-def bench(file: Path | None, max_tokens: int, limit: int | None, gpu_check: bool, json_path: Path) -> None:
-    """Measure rows and tokens per second on this machine, every completion forced to the same length.
-
-    Without FILE the sample data and its model are used. --gpu-check takes no FILE: weights are random and nothing is
-    downloaded. It ends with a table, and with exit code 1 where a kernel is wrong.
-
-    \b
-    Examples:
-      batchpaged bench
-      batchpaged bench rag.yaml --max-tokens 64 --limit 200
-      batchpaged bench --gpu-check
-    """
-    if gpu_check:
-        from batchpaged.gpu_check import run_gpu_check
-
-        if not run_gpu_check(json_path, click.echo):
-            sys.exit(FAILED)
-        return
-    with _progress() as (reporter, _):
-        from batchpaged import api
-
-        result = api.bench(file, max_tokens=max_tokens, limit=limit, reporter=reporter)
-    say(result.lines())
 
 
 def main() -> None:

@@ -112,6 +112,7 @@ def status_lines(status: "RunStatus") -> list[str]:
         ("Last progress", _moment(status.updated_at)),
         ("Owner", status.owner or "none"),
     ]
+    facts += [(stage.name, f"{stage.state}, units: {_share(stage.num_units_done, stage.num_units)}") for stage in status.stages]
     return _aligned(facts)
 
 

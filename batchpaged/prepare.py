@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from batchpaged.config import EngineConfig, Pipeline, StructuredConfig, load_pip
 from batchpaged.dataset.adapter_column import check_adapter_column
 from batchpaged.dataset.constraint_column import check_constraint_column
 from batchpaged.dataset.prompts import PromptBuilder, validate_prompt_columns
+from batchpaged.dataset.schema import stage_fields
 from batchpaged.dataset.source import Source, open_source
 from batchpaged.engine.attention_check import check_attention
 from batchpaged.errors import ConfigError, InputError, ModelError, RefusedError
@@ -52,6 +53,11 @@ def read_pipeline(pipeline: PipelineLike, overrides: Sequence[str], limit: int |
     return parse_pipeline(mapping, overrides=overrides)
 
 
+def first_stage(prepared: Prepared) -> Prepared:
+    """What can be planned before anything is computed."""
+    return replace(prepared, pipeline=prepared.pipeline.single[0])
+
+
 def prepare(pipeline: Pipeline, note: Callable[[str], None]) -> Prepared:
     """Raises RefusedError (a subclass says of what) before anything is written."""
     source = open_input(pipeline)
@@ -63,9 +69,11 @@ def open_input(pipeline: Pipeline, run_dir: Path | str | None = None) -> Source:
 
     `run_dir` stands in for output.path; what a run wrote there itself is no input of it.
     """
+    location = pipeline.output.path if run_dir is None else run_dir
+    _check_stages(pipeline, location)
     problems = _setting_problems(pipeline)
     try:
-        own = _own_places(pipeline.output.path if run_dir is None else run_dir)
+        own = _own_places(location)
         source = open_source(pipeline.input, lambda schema: _column_problems(pipeline, schema), own)
     except InputError as error:
         if not problems:
@@ -73,8 +81,9 @@ def open_input(pipeline: Pipeline, run_dir: Path | str | None = None) -> Source:
         problems.append(str(error))
     if problems:
         raise ConfigError("\n".join(problems))
-    if pipeline.evaluate is not None:
-        try_on_first_row(pipeline.evaluate, source)
+    for i, single in enumerate(pipeline.single):
+        if single.evaluate is not None:
+            try_on_first_row(single.evaluate, source, [stage.name for stage in pipeline.stages[:i]])
     return source
 
 
@@ -106,9 +115,10 @@ def judge_model(
         _check_device(pipeline.engine)
     # Compiles the templates and reads the chat template: wrong ones are refused here, not row by row.
     tokenizer = load_tokenizer(model)
-    PromptBuilder(pipeline.prompt, tokenizer, pipeline.model.max_model_len, pipeline.sampling.max_tokens)
-    if pipeline.sampling.structured is not None:
-        _check_structured(pipeline.sampling.structured, tokenizer)
+    for single in pipeline.single:
+        PromptBuilder(single.prompt, tokenizer, single.model.max_model_len, single.sampling.max_tokens)
+        if single.sampling.structured is not None:
+            _check_structured(single.sampling.structured, tokenizer)
     return Prepared(pipeline, model, config, source, adapters)
 
 
@@ -151,18 +161,54 @@ def _check_device(engine: EngineConfig) -> None:
 
 
 def _setting_problems(pipeline: Pipeline) -> list[str]:
-    metrics = metric_names(pipeline.evaluate)
-    problems = [line for gate in pipeline.gates for line in _problem(lambda: parse_gates([gate], metrics))]
+    problems: list[str] = []
+    metrics, stages = metrics_in_report(pipeline), [stage.name for stage in pipeline.stages]
+    problems += [line for gate in pipeline.gates for line in _problem(lambda: parse_gates([gate], metrics, stages))]
     problems += _problem(lambda: check_previous(pipeline))
-    problems += _problem(lambda: grammar_of(pipeline.sampling.structured))
-    if pipeline.evaluate is not None:
-        problems += _problem(lambda: metrics_of(pipeline.evaluate))
+    for single in pipeline.single:
+        problems += _problem(lambda: grammar_of(single.sampling.structured))
+        if single.evaluate is not None:
+            problems += _problem(lambda: metrics_of(single.evaluate))
     if pipeline.engine.device == "cpu":
         problems += _problem(lambda: check_attention(pipeline.engine.attention, "cpu"))
     return problems
 
 
+def _check_stages(pipeline: Pipeline, location: Path | str) -> None:
+    """Before anything asks the store."""
+    if pipeline.stages and is_on_store(location):
+        raise ConfigError("stages: their run directory has to be a folder in this version; copy its output to the store")
+
+
+def metrics_in_report(pipeline: Pipeline) -> list[str]:
+    """Names of all stages' metrics; one that several stages have goes by stage and name."""
+    names = [metric_names(single.evaluate) for single in pipeline.single]
+    if not pipeline.stages:
+        return names[0]
+    every = [name for of_stage in names for name in of_stage]
+    return [
+        name if every.count(name) == 1 else f"{stage.name}.{name}"
+        for stage, of_stage in zip(pipeline.stages, names, strict=True)
+        for name in of_stage
+    ]
+
+
 def _column_problems(pipeline: Pipeline, schema: pa.Schema) -> list[str]:
+    """Later stages see what those before them add."""
+    if not pipeline.stages:
+        return _problems_of_one(pipeline, schema)
+    problems: list[str] = []
+    for stage, single in zip(pipeline.stages, pipeline.single, strict=True):
+        problems += [f"stage {stage.name}: {problem}" for problem in _problems_of_one(single, schema)]
+        added = stage_fields(stage.name)
+        taken = next((field.name for field in added if field.name in schema.names), None)
+        if taken is not None:
+            return [*problems, f"stages: {stage.name} adds a column {taken!r}, which there is already; give it another name"]
+        schema = pa.schema([*schema, *added])
+    return problems
+
+
+def _problems_of_one(pipeline: Pipeline, schema: pa.Schema) -> list[str]:
     problems = _problem(lambda: validate_prompt_columns(pipeline.prompt, schema))
     problems += _problem(lambda: check_adapter_column(pipeline.model, schema))
     problems += _problem(lambda: check_constraint_column(pipeline.sampling.structured, schema))

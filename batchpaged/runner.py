@@ -10,24 +10,23 @@ from typing import Any
 
 from distributed import Client
 
-from batchpaged.cluster.graph import run_graph
-from batchpaged.cluster.job import Job
-from batchpaged.cluster.local import connecting, count_workers
+from batchpaged.cluster.engines import running_engines
+from batchpaged.cluster.local import connecting
+from batchpaged.compute import Work, compute, make_job
 from batchpaged.config import Pipeline
 from batchpaged.dataset.source import Source
-from batchpaged.errors import RefusedError, UnfinishedError
+from batchpaged.errors import ConfigError, RefusedError, UnfinishedError
 from batchpaged.models.adapters import Adapter, find_adapters
 from batchpaged.models.resolve import ResolvedModel
 from batchpaged.past.previous import previous_report
 from batchpaged.past.runs import read_report
-from batchpaged.planner import known_model_cost
 from batchpaged.planning.plan_file import has_plan, read_plan
 from batchpaged.prepare import Prepared, find_model, judge_model, open_input
 from batchpaged.report.html import write_html
 from batchpaged.report.json import write_json
 from batchpaged.report.metrics import build_report
 from batchpaged.report.prometheus import write_prometheus
-from batchpaged.run.collect import Sitting, collect_facts
+from batchpaged.run.collect import collect_facts
 from batchpaged.run.directory import RunDirectory
 from batchpaged.run.failed_rows import FailedRows, find_failed_rows
 from batchpaged.run.fingerprint import run_identity
@@ -35,7 +34,8 @@ from batchpaged.run.log import logging_to
 from batchpaged.run.progress import Progress, ProgressReporter
 from batchpaged.run.stopping import StopRequest
 from batchpaged.run.store import name_of
-from batchpaged.run.stored import Keeper, opening
+from batchpaged.run.stored import opening
+from batchpaged.stages import compute_stages, write_stages_report
 
 
 @dataclass(frozen=True)
@@ -62,10 +62,16 @@ def run_pipeline(
     Raises RefusedError before anything is written, and UnfinishedError afterwards.
     """
     started = time.perf_counter()
+    if retry_failed and pipeline.stages:
+        raise ConfigError("--retry-failed is for runs without stages in this version; leave it out, or use --fresh")
     location = pipeline.output.path if run_dir is None else run_dir
     source, model = open_input(pipeline, location), find_model(pipeline, reporter.note)
     adapters = find_adapters(pipeline.model.adapters)
-    identity = run_identity(pipeline, model.identity, source.fingerprint(), rows_digest, adapters)
+
+    def identity_of(pipeline: Pipeline) -> dict[str, Any]:
+        return run_identity(pipeline, model.identity, source.fingerprint(), rows_digest, adapters)
+
+    identity = identity_of(pipeline)
     name = name_of(location)
     with ExitStack() as stack:
         directory, keeper = stack.enter_context(opening(location, reporter.note))
@@ -84,7 +90,11 @@ def run_pipeline(
             if ready is None:
                 reporter.note(f"{name} is finished already; --fresh would start over")
             else:
-                _compute(*ready, directory, keeper, info["run_id"], sitting, reporter, started, stop or StopRequest())
+                work = Work(*ready, keeper, reporter, stop or StopRequest())
+                if pipeline.stages:
+                    compute_stages(work, directory, identity_of, started)
+                else:
+                    _compute(work, directory, info["run_id"], sitting, started)
             report = _write_report(pipeline, directory, location, reporter)
             exit_code = 0 if all(gate["passed"] for gate in report["gates"]) else 1
             keeper.keep_results(is_new_output=ready is not None)
@@ -141,44 +151,24 @@ def _going_on_later(directory: RunDirectory) -> Iterator[None]:
         raise UnfinishedError(f"{error.filename or directory.path}: {error.strerror or error}") from error
 
 
-def _compute(
-    client: Client,
-    prepared: Prepared,
-    directory: RunDirectory,
-    keeper: Keeper,
-    run_id: str,
-    sitting: str,
-    reporter: ProgressReporter,
-    started: float,
-    stop: StopRequest,
-) -> None:
-    """Everything between the checks and the report; what earlier sittings finished is kept."""
-    num_workers, num_per_host = count_workers(client, prepared.pipeline.cluster)
-    job = Job(
-        pipeline=prepared.pipeline,
-        source=prepared.source,
-        model=prepared.model,
-        run_id=run_id,
-        sitting=sitting,
-        run_path=str(directory.path.resolve()),
-        num_workers=num_workers,
-        num_workers_per_host=num_per_host,
-        adapters=prepared.adapters,
-    )
-    with client.as_current():  # a program may have a client of its own
-        seconds = run_graph(client, job, keeper, reporter, lambda: known_model_cost(prepared), stop)
-    directory.remove_half_files()  # of workers that were killed
-    Sitting({**seconds, "total": time.perf_counter() - started}).write(directory.sittings, job.sitting)
+def _compute(work: Work, directory: RunDirectory, run_id: str, sitting: str, started: float) -> None:
+    """Everything between the checks and the report, of a run without stages."""
+    job = make_job(work, work.prepared, directory, run_id, sitting)
+    with work.client.as_current(), running_engines(work.client, job) as engines:  # a program may have a client of its own
+        compute(work, engines, job, work.prepared, started)
 
 
 def _write_report(
     pipeline: Pipeline, directory: RunDirectory, location: Path | str, reporter: ProgressReporter
 ) -> dict[str, Any]:
     reporter.update(Progress("report", 0, 3, "files"))
-    if not has_plan(directory.path):
+    is_there = directory.of_stage(pipeline.stages[-1].name).exists if pipeline.stages else has_plan(directory.path)
+    if not is_there:
         reporter.note(f"of {directory.path} only the results were kept; its report stays as it is")
         return read_report(directory.report)
     previous = previous_report(pipeline, directory, location)
+    if pipeline.stages:
+        return write_stages_report(pipeline, directory, previous)
     facts = collect_facts(directory, pipeline, read_plan(directory.path)[0], previous)
     report = build_report(facts)
     write_html(report, facts, directory.path / "report.html")

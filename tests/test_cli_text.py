@@ -49,6 +49,7 @@ def status():
         started_at="2026-03-01T02:15:00Z",
         updated_at=None,
         owner=None,
+        stages=(),
     )
 
 

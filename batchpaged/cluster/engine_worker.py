@@ -25,6 +25,10 @@ REPORTS_PER_BATCH = 8
 REPORT_SECONDS = 0.1  # but no more often than this
 NUM_STALLED_SHOWN = 3  # rows that a message names
 
+_SAMPLED = (
+    "num_prefilled_tokens", "num_cached_tokens", "num_completion_tokens", "num_preemptions", "num_out_of_memory",
+)  # fmt: skip
+
 Sample = dict[str, float | int | str]
 
 
@@ -49,6 +53,16 @@ class UnitOutcome:
     facts: dict[str, Any]  # JSON-able
 
 
+@dataclass(frozen=True)
+class Serving:
+    """A stage of a run, or a run without stages, as far as an engine has to know it."""
+
+    sitting: str
+    params: SamplingParams
+    emit: Callable[[Sample], None]  # called with each sample of the timeline
+    fans_out: bool = False  # equal rows that follow each other are computed once
+
+
 @dataclass
 class _OpenUnit:
     name: int  # its number in the plan
@@ -65,20 +79,18 @@ class _OpenUnit:
 class EngineWorker:
     """Runs units back to back: the rows of the next unit join the batch while the last ones of this unit finish.
 
-    `build` makes the engine inside the worker's thread; `emit` is called with each sample of the timeline. The thread
+    `build` makes the engine inside the worker's thread. The thread
     ends at `stop` or at the first error; every future that waits, and every later one, then raises the reason.
     """
 
     build: Callable[[], Engine]
-    params: SamplingParams
+    serving: Serving  # the stage it begins with
     name: str
     device: str
-    emit: Callable[[Sample], None]
-    fans_out: bool = False  # equal rows that follow each other are computed once
     stall_seconds: float | None = None  # without a step, after which the engine is given up; None: never
     loaded: Future = field(default_factory=Future)  # done once the engine is built
     error: BaseException | None = None  # why the thread has ended
-    # (unit, rows, next prompt, future); None: stop.
+    # (unit, rows, next prompt, future); Serving: what follows is of that stage; None: stop.
     _inbox: queue.SimpleQueue = field(default_factory=queue.SimpleQueue)
     _lock: threading.Lock = field(default_factory=threading.Lock)  # nothing enters the inbox of a thread that has ended
     _units: dict[int, _OpenUnit] = field(default_factory=dict)
@@ -88,10 +100,12 @@ class EngineWorker:
     _num_rows_told: int = 0  # of these, as last emitted
     _told_at: float = 0.0  # time.monotonic()
     _num_units: int = 0
-    _load_seconds: float = 0.0
+    _load_seconds: float = 0.0  # none in the stages after the first
+    _before: dict[str, float] = field(default_factory=dict)  # counters as they stood when this stage began
+    _asked_to_serve: str = ""  # the sitting of the stage that what is in the inbox last is of
 
     def start(self) -> "EngineWorker":
-        self.started_at = now()
+        self.started_at, self._asked_to_serve = now(), self.serving.sitting
         self._thread = threading.Thread(target=self._run, name="batchpaged-engine", daemon=True)
         self._watchdog = Watchdog(self.stall_seconds or 1.0, self._progress, self._give_up)
         if self.stall_seconds is not None:
@@ -103,6 +117,13 @@ class EngineWorker:
     def session(self) -> str:
         """Names this engine, among all that the worker has had."""
         return f"{self.name}@{self.started_at:.3f}"
+
+    def serve(self, serving: Serving) -> None:
+        """What is submitted from now on is of this stage. The units of the one before have to be done."""
+        with self._lock:
+            if self._asked_to_serve != serving.sitting:
+                self._asked_to_serve = serving.sitting
+                self._inbox.put(serving)
 
     def submit(
         self, rows: list[UnitRow], next_prompt: list[int] | None = None, unit: int = 0
@@ -166,8 +187,18 @@ class EngineWorker:
                 return
             if item is None:
                 raise UnfinishedError("the engine was stopped before this unit was done")
+            if isinstance(item, Serving):
+                self._begin_stage(item)
+                continue
             self._open_unit(*item)
             wait = False
+
+    def _begin_stage(self, serving: Serving) -> None:
+        """The engine, its model and its cache stay; what is counted begins anew, under the name of a new session."""
+        self.serving, self.started_at, self._load_seconds = serving, now(), 0.0
+        self._before = self._counters()
+        self._num_rows_done = self._num_rows_told = 0
+        self._samples = []
 
     def _open_unit(self, name: int, rows: list[UnitRow], next_prompt: list[int] | None, future: Future) -> None:
         index, self._num_units = self._num_units, self._num_units + 1
@@ -181,13 +212,13 @@ class EngineWorker:
             self._close_unit(index)
 
     def _computed_once(self, rows: list[UnitRow]) -> Iterable[list[int]]:
-        if self.fans_out:
+        if self.serving.fans_out:
             return equal_rows([row.token_ids for row in rows], [row.kind for row in rows])
         return ([place] for place in range(len(rows)))
 
     def _add_row(self, row: UnitRow, tag: tuple[int, int]) -> None:
         try:
-            self._engine.add(row.token_ids, self.params, row.row_id, tag, row.grammar, row.adapter)
+            self._engine.add(row.token_ids, self.serving.params, row.row_id, tag, row.grammar, row.adapter)
         except RowError as error:
             self._finish_row(tag, str(error))
 
@@ -218,7 +249,7 @@ class EngineWorker:
         unit.future.set_result(UnitOutcome(unit.rows, facts))
 
     def _facts(self) -> dict[str, Any]:
-        engine, counts = self._engine, self._engine.scheduler.counts
+        engine = self._engine
         return {
             "worker": self.name,
             "session": self.session,
@@ -226,20 +257,23 @@ class EngineWorker:
             "load_seconds": self._load_seconds,
             "num_blocks": engine.pool.num_blocks,
             "block_size": engine.pool.block_size,
+            "max_batch_tokens": engine.scheduler.max_batch_tokens,
+            **self._of_this_stage(),
+        }
+
+    def _of_this_stage(self) -> dict[str, float]:
+        return {key: count - self._before.get(key, 0) for key, count in self._counters().items()}
+
+    def _counters(self) -> dict[str, float]:
+        """Since the engine's start; tokens of all rows, those that were fanned out among them."""
+        engine, counts = self._engine, self._engine.scheduler.counts
+        return {
             "num_steps": engine.num_steps,
             "busy_seconds": engine.busy_seconds,
             "num_recomputed_tokens": counts.recomputed,
             "num_forced_tokens": counts.forced,
             "num_preemptions": engine.scheduler.num_preemptions,
             "num_out_of_memory": engine.num_out_of_memory,
-            "max_batch_tokens": engine.scheduler.max_batch_tokens,
-            **self._token_sums(),
-        }
-
-    def _token_sums(self) -> dict[str, int]:
-        """Of all rows, those that were fanned out among them."""
-        counts = self._engine.scheduler.counts
-        return {
             "num_prefilled_tokens": counts.prefilled,
             "num_cached_tokens": counts.cached + self._fanned_out.cached,
             "num_completion_tokens": counts.generated + self._fanned_out.generated,
@@ -255,12 +289,10 @@ class EngineWorker:
         return {
             "time": now(),
             "worker": self.name,
-            **self._token_sums(),
+            **{key: count for key, count in self._of_this_stage().items() if key in _SAMPLED},
             "cache_usage": engine.pool.num_referenced / engine.pool.num_blocks,
             "num_running": len(engine.scheduler.running),
             "num_waiting": len(engine.scheduler.waiting),
-            "num_preemptions": engine.scheduler.num_preemptions,
-            "num_out_of_memory": engine.num_out_of_memory,
             "max_batch_tokens": engine.scheduler.max_batch_tokens,
         }
 
@@ -272,7 +304,7 @@ class EngineWorker:
     def _tell(self, sample: Sample) -> None:
         self._num_rows_told, self._told_at = self._num_rows_done, time.monotonic()
         open_rows = self._open_rows()
-        self.emit(
+        self.serving.emit(
             {
                 **sample,
                 "session": self.session,
@@ -329,5 +361,5 @@ class EngineWorker:
     def _drain_inbox(self) -> Iterator[Future]:
         while not self._inbox.empty():  # nobody else takes from it, and the lock keeps others from adding
             item = self._inbox.get_nowait()
-            if item is not None:
+            if isinstance(item, tuple):
                 yield item[-1]

@@ -8,7 +8,7 @@ from typing import Any
 from distributed import get_worker, secede
 
 from batchpaged.cluster.current_engine import CurrentEngine
-from batchpaged.cluster.engine_worker import EngineWorker, UnitOutcome, UnitRow
+from batchpaged.cluster.engine_worker import EngineWorker, Serving, UnitOutcome, UnitRow
 from batchpaged.cluster.gpu_claim import claim_gpu
 from batchpaged.cluster.job import Job
 from batchpaged.cluster.libraries import import_model
@@ -39,7 +39,19 @@ def stop_engine(sitting: str) -> None:
 
 
 def _engine_worker(job: Job) -> EngineWorker:
-    return _engine.of(job.sitting, lambda: _make_engine_worker(job))
+    engine_worker = _engine.of(job.engine, lambda: _make_engine_worker(job))
+    engine_worker.serve(_serving(job))
+    return engine_worker
+
+
+def _serving(job: Job) -> Serving:
+    params, worker = sampling_params(job), get_worker()
+    return Serving(
+        sitting=job.sitting,
+        params=params,
+        emit=lambda sample: worker.log_event(job.topic, sample),
+        fans_out=params.is_greedy and job.pipeline.engine.prefix_cache,
+    )
 
 
 def _make_engine_worker(job: Job) -> EngineWorker:
@@ -55,11 +67,9 @@ def _make_engine_worker(job: Job) -> EngineWorker:
         build=lambda: build_engine(
             job.model, pipeline.model, pipeline.engine, device, job.run_id, num_threads, job.adapters
         ),
-        params=sampling_params(job),
-        fans_out=sampling_params(job).is_greedy and pipeline.engine.prefix_cache,
+        serving=_serving(job),
         name=str(worker.name),
         device=device,
-        emit=lambda sample: worker.log_event(job.topic, sample),
         stall_seconds=pipeline.engine.stall_seconds,
     ).start()
 

@@ -25,10 +25,16 @@ class Job:
     num_workers: int
     num_workers_per_host: int  # they share its cores
     adapters: tuple[Adapter, ...] = ()  # in the order of their numbers
+    engine_of: str | None = None  # the sitting whose engines it uses; None: its own
 
     @cached_property
     def directory(self) -> RunDirectory:
         return RunDirectory(Path(self.run_path))
+
+    @property
+    def engine(self) -> str:
+        """Names the engines of all stages of a run, for as long as one client runs them."""
+        return self.engine_of or self.sitting
 
     @property
     def topic(self) -> str:

@@ -4,16 +4,17 @@
 """
 
 from batchpaged.config.loading import load_pipeline, parse_pipeline
+from batchpaged.config.evaluate import EvaluateConfig
 from batchpaged.config.models import (
     ClusterConfig,
     EngineConfig,
-    EvaluateConfig,
     InputConfig,
     ModelConfig,
     OutputConfig,
     Pipeline,
     PromptConfig,
     SamplingConfig,
+    StageConfig,
 )
 from batchpaged.config.schema import pipeline_json_schema
 from batchpaged.config.sizes import parse_bytes
@@ -29,6 +30,7 @@ __all__ = [
     "Pipeline",
     "PromptConfig",
     "SamplingConfig",
+    "StageConfig",
     "StructuredConfig",
     "load_pipeline",
     "parse_bytes",

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 from batchpaged.config.models import Pipeline
 from batchpaged.config.overrides import apply_overrides, is_or_holds
 from batchpaged.config.problems import ABSENT, Problem, field_problems, value_at
-from batchpaged.config.rules import broken_rules
+from batchpaged.config.rules import broken_rules, parts_of
 from batchpaged.config.schema import node_at
 from batchpaged.config.spelling import nearest
 from batchpaged.config.yaml_text import read_yaml
@@ -34,10 +34,13 @@ def load_pipeline(path: str | Path, overrides: Sequence[str] = ()) -> Pipeline:
 
 def _with_metrics_folder(data: Mapping, folder: Path) -> Mapping:
     """A user's metrics lie beside the pipeline file, unless it says otherwise."""
-    evaluate = data.get("evaluate")
-    if not isinstance(evaluate, Mapping) or ":" not in str(evaluate.get("metrics")):
-        return data
-    return {**data, "evaluate": {"metrics_folder": str(folder), **evaluate}}
+    changed = dict(data)
+    evaluate, stages = data.get("evaluate"), data.get("stages")
+    if isinstance(evaluate, Mapping) and ":" in str(evaluate.get("metrics")):
+        changed["evaluate"] = {"metrics_folder": str(folder), **evaluate}
+    if isinstance(stages, list):
+        changed["stages"] = [_with_metrics_folder(s, folder) if isinstance(s, Mapping) else s for s in stages]
+    return changed
 
 
 def parse_pipeline(mapping: Mapping, origin: str = "<python>", overrides: Sequence[str] = ()) -> Pipeline:
@@ -109,7 +112,7 @@ def _problems(error: ValidationError, data: Mapping) -> list[Problem]:
     """Wrong fields, and the rules broken by values that are right by themselves: given, or the default."""
 
     def value(key: str) -> object:
-        path = tuple(key.split("."))
+        path = parts_of(key)
         given = value_at(path, data)
         return (node_at(path) or {}).get("default") if given is ABSENT else given
 
@@ -119,8 +122,8 @@ def _problems(error: ValidationError, data: Mapping) -> list[Problem]:
 
 
 def _leaf(value: object) -> object:
-    """Sections are not repeated in a message."""
-    return ABSENT if isinstance(value, Mapping) else value
+    """Sections are not repeated in a message, nor that one is not there."""
+    return ABSENT if value is None or isinstance(value, Mapping) else value
 
 
 def _message(problems: Sequence[Problem], origin: str, overridden: Iterable[str], lines: Mapping[str, int]) -> str:

@@ -6,23 +6,14 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from batchpaged.config.adapters import AdapterName, Adapters
+from batchpaged.config.evaluate import EvaluateConfig
 from batchpaged.config.gates import GATE_PATTERN, check_gate
-from batchpaged.config.rules import broken_rules
-from batchpaged.config.section import Section
+from batchpaged.config.rules import broken_rules, parts_of
+from batchpaged.config.section import Section, Text, tuple_of_any, tuple_of_list
 from batchpaged.config.sizes import SIZE_PATTERN, parse_bytes
 from batchpaged.config.structured import StructuredConfig
 
 MAX_SEED = 2**63 - 1  # fits a signed 64-bit column
-
-
-def _tuple_of_list(value: object) -> object:
-    """YAML and JSON have lists, the frozen models tuples."""
-    return tuple(value) if isinstance(value, list) else value
-
-
-def _tuple_of_any(value: object) -> object:
-    """A single item stands for a list of one."""
-    return (value,) if isinstance(value, (str, int)) else _tuple_of_list(value)
 
 
 def _check_size(text: str) -> str:
@@ -53,10 +44,10 @@ def _check_logprobs(logprobs: object) -> None:
         raise ValueError("must be null: log probabilities are not supported in this version")
 
 
-Text = Annotated[str, Field(min_length=1)]
 TokenId = Annotated[int, Field(ge=0)]
 AtLeastOne = Annotated[int, Field(ge=1)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$", examples=["rag_eval"])]
+StageName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,49}$", examples=["answer"])]
 Size = Annotated[
     str, Field(examples=["2GiB"], json_schema_extra={"pattern": SIZE_PATTERN}), AfterValidator(_check_size)
 ]
@@ -65,23 +56,12 @@ Gate = Annotated[
     Field(examples=["prefix_cache_hit_rate >= 0.8"], json_schema_extra={"pattern": GATE_PATTERN}),
     AfterValidator(check_gate),
 ]
-AnswerMetric = Literal["exact_match", "f1", "rouge_l", "contains", "numeric_match", "mrr"]
-MetricAtK = Annotated[str, Field(pattern=r"^(recall|precision)_at_[1-9][0-9]{0,5}$", examples=["recall_at_5"])]
-OwnMetric = Annotated[
-    str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*$", examples=["my_metrics:overlap"])
-]
-Metric = AnswerMetric | MetricAtK | OwnMetric
-Paths = Annotated[Text | Annotated[tuple[Text, ...], Field(min_length=1)], BeforeValidator(_tuple_of_list)]
-Texts = Annotated[tuple[Text, ...], BeforeValidator(_tuple_of_any, json_schema_input_type=Text | list[Text])]
+Paths = Annotated[Text | Annotated[tuple[Text, ...], Field(min_length=1)], BeforeValidator(tuple_of_list)]
+Texts = Annotated[tuple[Text, ...], BeforeValidator(tuple_of_any, json_schema_input_type=Text | list[Text])]
 TokenIds = Annotated[
-    tuple[TokenId, ...], BeforeValidator(_tuple_of_any, json_schema_input_type=TokenId | list[TokenId])
+    tuple[TokenId, ...], BeforeValidator(tuple_of_any, json_schema_input_type=TokenId | list[TokenId])
 ]
-Metrics = Annotated[
-    tuple[Metric, ...],
-    Field(min_length=1),
-    BeforeValidator(_tuple_of_any, json_schema_input_type=Metric | Annotated[list[Metric], Field(min_length=1)]),
-]
-Gates = Annotated[tuple[Gate, ...], BeforeValidator(_tuple_of_any, json_schema_input_type=Gate | list[Gate])]
+Gates = Annotated[tuple[Gate, ...], BeforeValidator(tuple_of_any, json_schema_input_type=Gate | list[Gate])]
 
 
 class InputConfig(Section):
@@ -214,24 +194,18 @@ class SamplingConfig(Section):
     )
 
 
-class EvaluateConfig(Section):
-    """Compare completions with reference answers, and retrieved contexts with those that would have been right."""
+class StageConfig(Section):
+    """One of several generations over the same rows; its templates see what the stages before it said."""
 
-    references: Text | None = Field(
-        None, description="Column of reference answers: string or list of strings; metrics of answers need it"
-    )
-    metrics: Metrics = Field(
-        ("exact_match", "f1"), description="Metrics of answers, of contexts, or your own as module:function; means over the rows"
-    )
-    contexts: Text | None = Field(
-        None, description="Column of retrieved contexts, the best first: texts or ids; with gold_contexts"
-    )
-    gold_contexts: Text | None = Field(
-        None, description="Column of the contexts that would have been right; with contexts, for recall_at_k, precision_at_k, mrr"
-    )
-    metrics_folder: Text = Field(
-        ".", description="Folder of the modules that metrics name; by default that of the pipeline file"
-    )
+    name: StageName = Field(description="Name of the stage, and of the column that later templates find its completion in")
+    prompt: PromptConfig = Field(description="How a row becomes a prompt")
+    sampling: SamplingConfig | None = Field(None, description="How the next token is chosen; null: the pipeline's sampling")
+    evaluate: EvaluateConfig | None = Field(None, description="How good this stage's completions are; null: no evaluation")
+
+
+Stages = Annotated[
+    tuple[StageConfig, ...], BeforeValidator(tuple_of_list, json_schema_input_type=list[StageConfig])
+]
 
 
 class ClusterConfig(Section):
@@ -258,7 +232,8 @@ class Pipeline(Section):
 
     name: Name = Field("pipeline", description="Name of the run in its report; by default that of the pipeline file")
     input: InputConfig = Field(description="Where the rows come from")
-    prompt: PromptConfig = Field(description="How a row becomes a prompt")
+    prompt: PromptConfig | None = Field(None, description="How a row becomes a prompt; null: as each of the stages says")
+    stages: Stages = Field((), description="Generations one after the other over the same rows; none: the one of prompt")
     model: ModelConfig = Field(description="The language model")
     engine: EngineConfig = Field(default_factory=EngineConfig, description="Speed and memory")
     sampling: SamplingConfig = Field(
@@ -293,6 +268,17 @@ class Pipeline(Section):
     def value(self, key: str) -> object:
         """The value at a dotted key, such as `engine.block_size`; None where its section is null."""
         found: object = self
-        for part in key.split("."):
-            found = getattr(found, part, None)
+        for part in parts_of(key):
+            found = found[part] if isinstance(part, int) else getattr(found, part, None)
         return found
+
+    def of_stage(self, index: int) -> "Pipeline":
+        """The stage as a pipeline of its own, with the input and output of the whole."""
+        stage = self.stages[index]
+        own = {"prompt": stage.prompt, "sampling": stage.sampling or self.sampling, "evaluate": stage.evaluate}
+        return self.model_copy(update={**own, "name": f"{self.name}.{stage.name}", "stages": (), "gates": ()})
+
+    @property
+    def single(self) -> tuple["Pipeline", ...]:
+        """The pipeline of each stage; of one without stages, itself."""
+        return tuple(map(self.of_stage, range(len(self.stages)))) or (self,)

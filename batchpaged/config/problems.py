@@ -15,6 +15,7 @@ ABSENT = object()  # the value of a key that is not there
 # all other strings under `prompt` may be prompt text, which no message repeats
 _PLAIN_PROMPT_KEYS = ("messages_column", "text_column", "token_ids_column", "chat_template", "reorder", "on_too_long")
 
+_STAGE = re.compile(r"^stages\[\d+\]\.")
 _SECRET_KEY = re.compile(r"(^|[._])(token|secret|password|passwd|credentials?|api_?key|access_?key)$", re.IGNORECASE)
 _SECRET_VALUE = re.compile(
     r"\b(hf_|sk-|gh[pousr]_|AKIA|ASIA|glpat-|xox[abpr]-)[A-Za-z0-9_-]{6,}"
@@ -58,7 +59,7 @@ def shown(key: str, value: object) -> str:
     """The value for an error message: short, never a secret, never prompt text."""
     if isinstance(value, Mapping):
         return "{" + ", ".join(map(str, value)) + "}"
-    text = _flow(value)
+    text, key = _flow(value), _STAGE.sub("", key)
     if _SECRET_KEY.search(key) or _SECRET_VALUE.search(text):
         return "***"
     if key.startswith("prompt.") and isinstance(value, str) and key[len("prompt."):] not in _PLAIN_PROMPT_KEYS:

@@ -1,8 +1,9 @@
 """Rules that tie several keys together. Each is checked once all of its keys are right by themselves."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from batchpaged.config.adapters import pairs_of
 
@@ -19,12 +20,46 @@ class Rule:
 
 def broken_rules(value: Callable[[str], object], wrong: Iterable[str] = ()) -> Iterator[tuple[str, str]]:
     """(key, message) of each broken rule; a rule that needs a key of `wrong` cannot be judged and is passed over."""
-    for rule in RULES:
-        if any(_spoils(bad, key) for bad in wrong for key in rule.keys):
+    stages = value("stages") or ()
+    if not isinstance(stages, (list, tuple)) or not stages:
+        is_given = value("prompt") is not None or any(_spoils(bad, "prompt") for bad in wrong)
+        if not is_given:
+            yield "prompt", _NO_PROMPT
+        yield from _broken(RULES if is_given else RULES[1:], value, wrong, str)
+        return
+    yield from _broken([*RULES_OF_STAGES, *(rule for rule in RULES if not _is_of_a_stage(rule))], value, wrong, str)
+    own = [rule for rule in RULES if _is_of_a_stage(rule)]
+    for i in range(len(stages)):
+        has_sampling = value(f"stages[{i}].sampling") is not None
+        yield from _broken(own, value, wrong, partial(_in_stage, i, has_sampling))
+
+
+def _broken(
+    rules: Iterable["Rule"], value: Callable[[str], object], wrong: Iterable[str], place: Callable[[str], str]
+) -> Iterator[tuple[str, str]]:
+    """`place`: where a rule's key stands in this file."""
+    for rule in rules:
+        keys = [place(key) for key in rule.keys]
+        if any(_spoils(bad, key) for bad in wrong for key in keys):
             continue
-        message = rule.broken(*map(value, rule.keys))
+        message = rule.broken(*map(value, keys))
         if message is not None:
-            yield rule.about or rule.keys[0], message
+            yield place(rule.about or rule.keys[0]), message
+
+
+def parts_of(key: str) -> tuple[str | int, ...]:
+    """`stages[0].prompt.user` -> ("stages", 0, "prompt", "user")"""
+    return tuple(int(part) if part.isdigit() else part for part in re.findall(r"[^.\[\]]+", key))
+
+
+def _is_of_a_stage(rule: "Rule") -> bool:
+    return any(key.partition(".")[0] in _STAGE_SECTIONS for key in rule.keys)
+
+
+def _in_stage(index: int, has_sampling: bool, key: str) -> str:
+    section = key.partition(".")[0]
+    is_own = section in _STAGE_SECTIONS and (section != "sampling" or has_sampling)
+    return f"stages[{index}].{key}" if is_own else key
 
 
 def _spoils(bad: str, key: str) -> bool:
@@ -117,14 +152,17 @@ def _no_adapters(batch_invariant: bool, adapters: object) -> str | None:
     return "cannot be with model.adapters, whose products depend on the batch; set it to false"
 
 
-def _columns_of_metrics(evaluate: object, metrics: object, references: object, contexts: object, gold: object) -> str | None:
+def _columns_of_metrics(
+    evaluate: object, metrics: object, references: object, contexts: object, gold: object, judge: object
+) -> str | None:
     """Metrics as the file gives them: a name, or a list of names."""
     if evaluate is None:
         return None
     names = (metrics,) if isinstance(metrics, str) else metrics or ()
     of_contexts = [name for name in names if _AT_K.fullmatch(str(name))]
     of_answers = [name for name in names if name not in of_contexts and ":" not in str(name)]
-    if of_answers and references is None:
+    is_verdict = judge is not None and tuple(names) == _USUAL_METRICS
+    if of_answers and references is None and not is_verdict:
         return f"{of_answers[0]} needs evaluate.references, the column of reference answers"
     if of_contexts and (contexts is None or gold is None):
         missing = "evaluate.contexts" if contexts is None else "evaluate.gold_contexts"
@@ -133,7 +171,31 @@ def _columns_of_metrics(evaluate: object, metrics: object, references: object, c
 
 
 _AT_K = re.compile(r"mrr|(recall|precision)_at_[0-9]+")
-_EVALUATE = ("evaluate", "evaluate.metrics", "evaluate.references", "evaluate.contexts", "evaluate.gold_contexts")
+_USUAL_METRICS = ("exact_match", "f1")
+_EVALUATE = tuple(
+    f"evaluate{key}" for key in ("", ".metrics", ".references", ".contexts", ".gold_contexts", ".judge")
+)
+def _once(prompt: object, stages: object) -> str | None:
+    return None if prompt is None else "is each stage's own where there are stages; leave it out here"
+
+
+def _names_of_stages(stages: object) -> str | None:
+    names = [stage.get("name") if isinstance(stage, Mapping) else stage.name for stage in stages]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        return f"has two stages of the name {twice!r}"
+    taken = next((name for name in names if name in _OUTPUT_NAMES), None)
+    return f"has a stage of the name {taken!r}, which is a column of the output; give it another" if taken else None
+
+
+_NO_PROMPT = f"is missing; it must be a mapping with keys system, {', '.join(k.partition('.')[2] for k in SOURCES)}; or give stages"
+_STAGE_SECTIONS = ("prompt", "sampling", "evaluate")
+_OUTPUT_NAMES = ("completion", "finish_reason", "prompt_tokens", "cached_tokens", "completion_tokens", "status", "error", "prompt_hash")
+RULES_OF_STAGES = (
+    Rule(("prompt", "stages"), _once),
+    Rule(("evaluate", "stages"), _once),
+    Rule(("stages",), _names_of_stages),
+)
 RULES = (
     Rule(SOURCES, _one_source, about="prompt"),
     Rule(("prompt.system", *SOURCES[1:]), _system_with_user),

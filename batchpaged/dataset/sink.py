@@ -154,6 +154,32 @@ def _publish(temporary: Path, out_dir: Path) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
+def publish_copy(output: Path, out_dir: Path) -> None:
+    """Publish another folder's output as `out_dir` too; no byte is copied where the file system has links.
+
+    Raises UnfinishedError if the disk is full; then `out_dir` is as it was before.
+    """
+    temporary = out_dir.with_name(f".{out_dir.name}.tmp")
+    _remove_leftovers(out_dir)
+    try:
+        temporary.mkdir()
+        for file in sorted(path for path in output.iterdir() if path.name != _SUCCESS):
+            _link(file, temporary / file.name)
+        _write_success(temporary / _SUCCESS)
+        _publish(temporary, out_dir)
+    except OSError as error:
+        raise UnfinishedError(f"{out_dir}: the output cannot be written: {error.strerror or error}") from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _link(file: Path, target: Path) -> None:
+    try:
+        os.link(file, target)
+    except OSError:
+        shutil.copyfile(file, target)
+
+
 def _remove_leftovers(out_dir: Path) -> None:
     """What a killed run left: unfinished work goes; an output moved aside comes back if none took its place."""
     shutil.rmtree(out_dir.with_name(f".{out_dir.name}.tmp"), ignore_errors=True)

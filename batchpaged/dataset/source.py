@@ -6,10 +6,11 @@ is opened once, on the client, and sent to the workers as it is; it opens files 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -51,6 +52,7 @@ class Source:
     schema: pa.Schema  # one for all files
     files: tuple[SourceFile, ...]  # with a limit, only those it reaches
     parts: tuple[Part, ...]  # every row in exactly one, in order
+    stored_as: tuple[tuple[str, str], ...] = ()  # (column, its name in the files) where the two are not the same
 
     @property
     def num_rows(self) -> int:
@@ -86,9 +88,11 @@ class Source:
         _check_unchanged(file)
         count = 0
         with _explaining(file, piece):
-            for table in iter_rows(file.location, piece.row_groups, schema.names, piece.num_rows):
+            stored = dict(self.stored_as)
+            names = [stored.get(name, name) for name in schema.names]
+            for table in iter_rows(file.location, piece.row_groups, names, piece.num_rows):
                 count += table.num_rows
-                yield conform(table, schema)
+                yield conform(rename(table, {stored: name for name, stored in self.stored_as}), schema)
             _check_count(file, piece, count)
 
     def fingerprint(self) -> list[dict[str, str | int]]:
@@ -133,22 +137,32 @@ def _concat(tables: list[pa.Table]) -> pa.Table:
     return tables[0] if len(tables) == 1 else pa.concat_tables(tables).unify_dictionaries()
 
 
+def rename(table: pa.Table, names: Mapping[str, str]) -> pa.Table:
+    return table.rename_columns([names.get(name, name) for name in table.column_names]) if names else table
+
+
 def open_source(
-    config: InputConfig, judge: Callable[[pa.Schema], list[str]] = lambda schema: [], own: tuple[str, ...] = ()
+    config: InputConfig,
+    judge: Callable[[pa.Schema], list[str]] = lambda schema: [],
+    own: tuple[str, ...] = (),
+    names: Mapping[str, str] = MappingProxyType({}),
 ) -> Source:
     """Find, open and judge every input file. Raises InputError with all problems of all files.
 
     Files whose names begin with one of `own` are left out: the run writes them itself, and `**/*.parquet` may find them.
 
+    `names`: of columns in the files, what they are called from here on.
+
     `judge` says what is wrong with the columns. It is asked even if some files are bad: then with those of the others.
     """
     found, problems = find_files([config.path] if isinstance(config.path, str) else config.path)
     others = [file for file in found if not (own and file.location.name.startswith(own))]
-    opened, more = _open_all(others or found)  # if there are no others, the folder is not the run's, which is said later
+    opened, more = _open_all(others or found, names)  # if there are no others, the folder is not the run's, which is said later
     problems += more
     schema, more = merge_schemas([facts.schema for _, facts in opened], [file.path for file, _ in opened])
     problems += more + _judge_schema(schema) + (judge(schema) if opened else [])
     source = _number_rows(schema, opened, config.limit)
+    source = replace(source, stored_as=tuple((name, stored) for stored, name in names.items()))
     if not problems and source.num_rows == 0:
         problems.append(f"the {len(opened)} input files hold no rows")
     refuse_if(problems)  # what follows reads rows, which needs sound files
@@ -156,11 +170,20 @@ def open_source(
     return source
 
 
-def _open_all(found: Sequence[FoundFile]) -> tuple[list[tuple[SourceFile, FileFacts]], list[str]]:
+def _open_all(
+    found: Sequence[FoundFile], names: Mapping[str, str]
+) -> tuple[list[tuple[SourceFile, FileFacts]], list[str]]:
     with ThreadPoolExecutor(_NUM_THREADS) as pool:
         results = list(pool.map(_try_open, found))
-    opened = [result for result in results if not isinstance(result, str)]
+    opened = [(file, _renamed(facts, names)) for file, facts in (r for r in results if not isinstance(r, str))]
     return opened, [result for result in results if isinstance(result, str)]
+
+
+def _renamed(facts: FileFacts, names: Mapping[str, str]) -> FileFacts:
+    if not names:
+        return facts
+    fields = [field.with_name(names.get(field.name, field.name)) for field in facts.schema]
+    return replace(facts, schema=pa.schema(fields, metadata=facts.schema.metadata))
 
 
 def _try_open(file: FoundFile) -> tuple[SourceFile, FileFacts] | str:

@@ -17,9 +17,10 @@ import pyarrow as pa
 
 from batchpaged.dataset.cells import column_values
 from batchpaged.errors import InputError, RowError
-from batchpaged.evaluation.metrics import NUM_EVALUATED, EvaluatedRow, Metric, MetricFailed, make_metrics
+from batchpaged.evaluation.metrics import NUM_EVALUATED, EvaluatedRow, Metric, MetricFailed, NoVerdict, make_metrics
 from batchpaged.evaluation.tally import Tally
 
+NO_VERDICT = "no verdict"  # of a judge: the row does not count
 _NO_COMPLETION = frozenset({"failed"})
 _BATCH_ROWS = 10_000  # rows turned into Python objects at a time
 
@@ -114,6 +115,9 @@ class Evaluator:
         except MetricFailed as error:
             self._tallies[metric.name].errors[str(error)] += 1
             return 0.0
+        except NoVerdict:
+            self._tallies[metric.name].errors[NO_VERDICT] += 1
+            return None
         usable = [score for score in found if score is not None]
         return sum(usable) / len(usable) if usable else None
 

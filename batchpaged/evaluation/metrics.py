@@ -8,17 +8,23 @@ from typing import TYPE_CHECKING, Any
 
 from batchpaged.errors import ConfigError
 from batchpaged.evaluation.answers import ANSWER_METRICS
+from batchpaged.evaluation.judge import verdict_worth
 from batchpaged.evaluation.own_metrics import OwnMetric, is_score, load_own_metric
 from batchpaged.evaluation.retrieval import retrieval_metric
 
 if TYPE_CHECKING:
     from batchpaged.config import EvaluateConfig
+    from batchpaged.config.evaluate import JudgeConfig
 
 NUM_EVALUATED = "num_evaluated"
 
 
 class MetricFailed(Exception):
     """A user's metric raised, or returned no number; says of what kind, and nothing of the row."""
+
+
+class NoVerdict(Exception):
+    """A judge's completion begins with none of the words that it was to choose from."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +40,7 @@ class EvaluatedRow:
 class Metric:
     name: str  # in the report
     score: Callable[[EvaluatedRow], float | None]  # None: the row does not count; raises MetricFailed
-    needs: str  # what of a row: references, contexts, or row
+    needs: str  # what of a row: completion, references, contexts, or row
 
 
 def metric_name(spec: str) -> str:
@@ -43,20 +49,21 @@ def metric_name(spec: str) -> str:
 
 
 def metric_names(evaluate: EvaluateConfig | None) -> list[str]:
-    return [metric_name(spec) for spec in evaluate.metrics] if evaluate else []
+    if evaluate is None:
+        return []
+    return [*map(metric_name, evaluate.specs), *([evaluate.judge.name] if evaluate.judge else [])]
 
 
-def needs_of(spec: str) -> str:
-    """What of a row a metric looks at: references, contexts, or row."""
-    return "row" if ":" in spec else "references" if spec in ANSWER_METRICS else "contexts"
-
-
-def make_metrics(specs: Iterable[str], folder: str = ".", needs_references: bool = False) -> tuple[Metric, ...]:
+def make_metrics(
+    specs: Iterable[str], folder: str = ".", needs_references: bool = False, judge: JudgeConfig | None = None
+) -> tuple[Metric, ...]:
     """`folder` is where users' modules lie; with `needs_references` their metrics count rows with references only.
 
     Raises ConfigError for one that is unknown, cannot be loaded, or has another's name.
     """
     metrics = tuple(_make(spec, folder, needs_references) for spec in specs)
+    if judge is not None:
+        metrics = (*metrics, Metric(judge.name, _of_verdicts(judge.verdicts), "completion"))
     names = [metric.name for metric in metrics]
     twice = next((name for name in names if names.count(name) > 1 or name == NUM_EVALUATED), None)
     if twice is not None:
@@ -77,6 +84,18 @@ def _make(spec: str, folder: str, needs_references: bool) -> Metric:
         known = ", ".join([*ANSWER_METRICS, "recall_at_K, precision_at_K, mrr"])
         raise ConfigError(f"evaluate.metrics: {spec!r} is not one of {known}, or module:function")
     return Metric(name, _of_contexts(function), "contexts")
+
+
+def _of_verdicts(verdicts: Sequence[tuple[str, float]]) -> Callable[[EvaluatedRow], float | None]:
+    def score(row: EvaluatedRow) -> float | None:
+        if row.completion is None:
+            return 0.0
+        worth = verdict_worth(row.completion, verdicts)
+        if worth is None:
+            raise NoVerdict
+        return worth
+
+    return score
 
 
 def _of_answers(function: Callable[[str, Sequence[str]], float | None]) -> Callable[[EvaluatedRow], float | None]:

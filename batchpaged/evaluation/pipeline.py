@@ -30,15 +30,19 @@ class Evaluation:
 
 def metrics_of(evaluate: EvaluateConfig) -> tuple[Metric, ...]:
     """Loads the user's own. Raises ConfigError."""
-    return make_metrics(evaluate.metrics, evaluate.metrics_folder, needs_references=evaluate.references is not None)
+    return make_metrics(evaluate.specs, evaluate.metrics_folder, evaluate.references is not None, evaluate.judge)
 
 
-def try_on_first_row(evaluate: EvaluateConfig, source: Source) -> None:
-    """A user's metric that fails for the first row of the input would fail for all. Raises ConfigError."""
-    own = [spec for spec in evaluate.metrics if ":" in spec]
+def try_on_first_row(evaluate: EvaluateConfig, source: Source, earlier: Sequence[str] = ()) -> None:
+    """A user's metric that fails for the first row of the input would fail for all. Raises ConfigError.
+
+    `earlier`: stages whose completions the row would have.
+    """
+    own = [spec for spec in evaluate.specs if ":" in spec]
     if not own:
         return
     row = _rows(next(source.iter_tables(source.parts[0])).slice(0, 1))[0]
+    row |= dict.fromkeys(earlier, "an answer")
     references = usable_references(row[evaluate.references]) if evaluate.references else []
     for spec in own:
         try_own_metric(spec, load_own_metric(spec, evaluate.metrics_folder), references, row)

@@ -21,7 +21,7 @@ from batchpaged.run.directory import OWN_NAMES, RunDirectory
 
 # What is needed to go on with a run, and not to read its results; plan.json first: without it the rest counts as gone.
 DELETED_MARK = "~batchpaged-deleted"  # of a run on a store; sorted, so deleted, after everything else
-WORK = ("plan.json", "plan", "units", "prompts", "documents", "documents.parquet", "sittings")
+WORK = ("plan.json", "plan", "units", "prompts", "documents", "documents.parquet", "sittings", "stages")
 _TEMPORARY = re.compile(r"\..*\.(tmp|old)")
 _LEFTOVER = re.compile(r"\.batchpaged-deleted-.+")
 

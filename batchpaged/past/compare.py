@@ -119,9 +119,10 @@ def _read(side: Side, id_column: str | None, references: str | None) -> OutputRo
     """Scores of answers are computed again, so that other references can be given; all others were kept by the run: they may
     come from a user's own code, which a comparison does not run."""
     asked = set(side.evaluation) | (set(DEFAULT_METRICS) if references is not None else set())
-    metrics = [name for name in ANSWER_METRICS if name in asked]
+    is_of_stages = "stages" in (side.report or {})  # what they answered stands in columns of their own
+    metrics = [] if is_of_stages else [name for name in ANSWER_METRICS if name in asked]
     rows = read_output(side.output, id_column, references or side.references, metrics)
-    kept = [name for name in side.evaluation if name not in ANSWER_METRICS]
+    kept = [name for name in side.evaluation if name not in metrics]
     scores = read_scores(side.scores, kept, len(rows)) if side.scores and kept else {}
     return replace(rows, scores={**rows.scores, **scores})
 

@@ -103,12 +103,12 @@ def parse_gate(text: str) -> Gate:
     return Gate(match["figure"], match["operator"], number, text.strip(), change)
 
 
-def parse_gates(texts: Iterable[str], metrics: Iterable[str] = ()) -> tuple[Gate, ...]:
+def parse_gates(texts: Iterable[str], metrics: Iterable[str] = (), stages: Iterable[str] = ()) -> tuple[Gate, ...]:
     """Gates whose figures all exist. `metrics`: what the pipeline's `evaluate` computes. Raises ConfigError."""
-    names = set(metrics)
+    names, stages = set(metrics), tuple(stages)
     gates = tuple(map(parse_gate, texts))
     for gate in gates:
-        _require_figure(gate, {*names, COUNTED} if names else names)
+        _require_figure(gate, {*names, COUNTED} if names else names, stages)
     return gates
 
 
@@ -136,11 +136,12 @@ def find_figure(figure: str, report: dict[str, Any]) -> float | None:
 
 def _details(metrics: set[str]) -> list[str]:
     """The ends of each metric's interval, and in how many rows it counts."""
-    return [f"evaluation_details.{name}.{what}" for name in metrics - {COUNTED} for what in ("low", "high", "num_rows")]
+    return [f"evaluation_details.{name}.{what}" for name in metrics - {COUNTED} if "." not in name for what in ("low", "high", "num_rows")]
 
 
-def _require_figure(gate: Gate, metrics: set[str]) -> None:
+def _require_figure(gate: Gate, metrics: set[str], stages: tuple[str, ...]) -> None:
     known = [*FIGURES, *ALIASES, *metrics, *(f"evaluation.{name}" for name in metrics), *_details(metrics)]
+    known += [f"stages.{stage}.{figure}" for stage in stages for figure in FIGURES]
     if gate.figure in known:
         return
     nearest = difflib.get_close_matches(gate.figure, known, n=1, cutoff=0.0)[0]

@@ -22,6 +22,12 @@ def write_html(report: dict[str, Any], facts: RunFacts, path: Path | str) -> Pat
     return path
 
 
+def write_stages_html(report: dict[str, Any], path: Path) -> Path:
+    """The overview of a run of several stages; each stage's own page lies in its folder."""
+    write_text(path, page_environment().get_template("stages.html.jinja").render(report=report))
+    return path
+
+
 def to_html(report: dict[str, Any], facts: RunFacts) -> str:
     """The page; names, ids and reasons in it are escaped wherever they come from."""
     return page_environment().get_template("report.html.jinja").render(build_page(report, facts))

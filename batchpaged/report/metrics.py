@@ -25,7 +25,7 @@ def build_report(facts: RunFacts) -> dict[str, Any]:
         "run": _run(facts),
         "rows": _rows(facts, totals),
         "tokens": tokens,
-        **_reuse(tokens),
+        **reuse(tokens),
         **_occupancy(facts, totals),
         "throughput": _throughput(totals, tokens, facts.times.get("infer")),
         "time": {stage: facts.times.get(stage) for stage in (*STAGES, "total")},
@@ -41,11 +41,11 @@ def build_report(facts: RunFacts) -> dict[str, Any]:
         "previous": _previous(facts.previous),
     }
     report = _finite(report)
-    gates = (*facts.gates, *_implied_gates(report))
+    gates = (*facts.gates, *implied_gates(report))
     return {**report, "gates": [check(gate, report, facts.previous) for gate in gates]}
 
 
-def _implied_gates(report: dict[str, Any]) -> list[str]:
+def implied_gates(report: dict[str, Any]) -> list[str]:
     """A run in which no row succeeded has failed, whatever gates it was given: nobody may take it for a good one."""
     return ["rows.succeeded > 0"] if is_hopeless(report) else []
 
@@ -111,7 +111,7 @@ def _tokens(facts: RunFacts, totals: RowTotals) -> dict[str, int]:
     }
 
 
-def _reuse(tokens: dict[str, int]) -> dict[str, float | None]:
+def reuse(tokens: dict[str, int]) -> dict[str, float | None]:
     reusable = tokens["prompt"] - tokens["unique"]
     return {
         "prefix_cache_hit_rate": ratio(tokens["cached"], tokens["prompt"]),

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from batchpaged.evaluation.evaluator import NO_VERDICT
 from batchpaged.report import formatting as fmt
 from batchpaged.report.charts import Chart, Segment, Series, histogram, stacked_bar, time_chart
 from batchpaged.report.distributions import Lengths, bin_lengths, count_cached_fractions, count_lengths
@@ -129,7 +130,11 @@ def _metrics(report: dict[str, Any]) -> list[tuple[str, float | None, str, str]]
 
 
 def _errors(errors: dict[str, int]) -> str:
-    return ", ".join(f"{kind} in {fmt.plural(count, 'row')}, which count as 0" for kind, count in errors.items())
+    """Rows for which a user's metric failed count as 0, those in which a judge gave no verdict do not count."""
+    weight = {NO_VERDICT: "do not count"}
+    return ", ".join(
+        f"{kind} in {fmt.plural(count, 'row')}, which {weight.get(kind, 'count as 0')}" for kind, count in errors.items()
+    )
 
 
 def _shorten(row_id: str) -> str:

@@ -80,6 +80,8 @@ def _lines(report: dict[str, Any], run_dir: Path, location: str, marks: _Marks) 
     yield "Time", _time(report["time"], marks)
     if report.get("structured") is not None:  # reports of earlier versions have none
         yield "Structured", _structured(report["structured"], marks)
+    for index, (name, stage) in enumerate(report.get("stages", {}).items()):
+        yield "" if index else "Stages", _stage(name, stage, marks)
     if report["evaluation"] is not None:
         yield "Evaluation", _evaluation(report, marks)
     for index, gate in enumerate(report["gates"]):
@@ -140,6 +142,13 @@ def _structured(structured: dict[str, int], marks: _Marks) -> Text:
     return text.append(f"{marks.dot}{fmt.plural(structured['forced_tokens'], 'forced token')}")
 
 
+def _stage(name: str, stage: dict[str, Any], marks: _Marks) -> Text:
+    rows, rate = stage["rows"], fmt.percent(stage["prefix_cache_hit_rate"])
+    parts = [f"{fmt.count(rows['succeeded'])} of {fmt.count(rows['total'])} succeeded"]
+    parts += [f"{rate} from the cache", f"inference {fmt.seconds(stage['time']['infer'])}"]
+    return Text(f"{name}  ", "bold") + Text(marks.dot.join(parts))
+
+
 def _evaluation(report: dict[str, Any], marks: _Marks) -> Text:
     evaluation, details = report["evaluation"], report.get("evaluation_details") or {}
     values = {name: value for name, value in evaluation.items() if name != "num_evaluated"}
@@ -150,12 +159,12 @@ def _evaluation(report: dict[str, Any], marks: _Marks) -> Text:
 
 
 def _score(value: float | None, details: dict[str, Any] | None) -> str:
-    """With its interval, and in how many rows a user's metric failed."""
+    """With its interval, and in how many rows a user's metric failed or a judge gave no verdict."""
     if value is None:
         return fmt.ABSENT
-    interval = fmt.interval(details)
-    num_errors = sum((details or {}).get("errors", {}).values())
-    return f"{value:.4f}{interval and f' {interval}'}" + (f" (failed in {fmt.plural(num_errors, 'row')})" if num_errors else "")
+    parts = [f"{value:.4f}", fmt.interval(details)]
+    parts += [f"({kind} in {fmt.plural(count, 'row')})" for kind, count in (details or {}).get("errors", {}).items()]
+    return " ".join(filter(None, parts))
 
 
 def _gate(gate: dict[str, Any], marks: _Marks) -> Text:

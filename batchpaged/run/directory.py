@@ -4,6 +4,7 @@
     prompts/             tokenised prompts, one file per input part
     plan/, plan.json     prompts in planned order, cut into units
     units/               finished units, one file each, published by rename: nothing else marks a unit as done
+    stages/              of a run of several stages: a run directory for each
     output/              the result, `_SUCCESS` last
     previous.json        report of the previous good run, if a gate compares with it
     scores.parquet       what each row scored, in the order of the output
@@ -37,7 +38,7 @@ FORMAT = 1
 OWN_NAMES = {
     "run.json", "documents", "documents.parquet", "prompts", "plan", "plan.json", "units", "output",
     ".output.tmp", ".output.old", "report.json", "report.html", "metrics.prom", "lock", "owner.json", "sittings",
-    "previous.json", "log.jsonl", "scores.parquet",
+    "previous.json", "log.jsonl", "scores.parquet", "stages",
 }  # fmt: skip
 
 
@@ -84,6 +85,9 @@ class RunDirectory:
     def plan_work(self, sitting: str) -> Path:
         """Where a sitting plans; it deletes the folder, and the next one does if it could not."""
         return self.path / f".plan.{sitting}.tmp"
+
+    def of_stage(self, name: str) -> "RunDirectory":
+        return RunDirectory(self.path / "stages" / name)
 
     def prompt_file(self, part: Part) -> Path:
         return self.prompts / _name(part)

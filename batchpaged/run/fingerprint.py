@@ -29,6 +29,8 @@ def run_identity(
     With `rows_digest` the input are rows in memory: what they are counts, not the file they were put in.
     """
     settings = pipeline.model_dump(mode="json", include=set(SECTIONS))
+    if pipeline.stages:
+        settings = {key: settings[key] for key in ("input", "model")} | {"stages": _stages(pipeline)}
     settings["model"]["adapters"] = {adapter.name: adapter.identity for adapter in adapters}
     if pipeline.engine.kv_dtype != "auto":
         settings["engine"] = {"kv_dtype": pipeline.engine.kv_dtype}
@@ -38,6 +40,13 @@ def run_identity(
         settings["input"] = None
         files = [{"path": "the rows given", "version": rows_digest}]
     return {"pipeline": settings, "model": model_identity, "input": files}
+
+
+def _stages(pipeline: BaseModel) -> dict[str, Any]:
+    """By name, so that a change is told by its key; in which order they run counts too."""
+    stages = {stage.name: pipeline.of_stage(i) for i, stage in enumerate(pipeline.stages)}
+    settings = {name: stage.model_dump(mode="json", include={"prompt", "sampling"}) for name, stage in stages.items()}
+    return {**settings, "(order)": list(stages)}
 
 
 def _without_credentials(path: str | list[str]) -> str | list[str]:
@@ -63,7 +72,7 @@ def _changed_keys(old: Any, new: Any, key: str) -> Iterator[str]:
         for name in sorted({*old, *new}):
             yield from _changed_keys(old.get(name), new.get(name), f"{key}.{name}" if key else name)
     elif old != new:
-        is_prompt = key.startswith("prompt.")
+        is_prompt = "prompt" in key.split(".")
         yield f"{key} changed" if is_prompt else f"{key}: {old!r} -> {new!r}"
 
 

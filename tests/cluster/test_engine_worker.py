@@ -2,6 +2,7 @@
 
 import gc
 import threading
+import time
 import weakref
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -10,7 +11,7 @@ import pytest
 
 from batchpaged.cluster import engine_worker
 from batchpaged.cluster.current_engine import CurrentEngine
-from batchpaged.cluster.engine_worker import EngineWorker, UnitRow
+from batchpaged.cluster.engine_worker import EngineWorker, Serving, UnitRow
 from batchpaged.engine.engine import Completion
 from batchpaged.engine.sampling_params import SamplingParams
 from batchpaged.engine.sequence import TokenCounts
@@ -82,7 +83,7 @@ class FakeEngine:
 def start(engine, samples=None, fans_out=False, stall_seconds=None):
     emit = (lambda sample: None) if samples is None else samples.append
     build = engine if callable(engine) else lambda: engine
-    return EngineWorker(build, SamplingParams(), "w", "cpu", emit, fans_out, stall_seconds).start()
+    return EngineWorker(build, Serving("s", SamplingParams(), emit, fans_out), "w", "cpu", stall_seconds).start()
 
 
 def unit(*lengths):
@@ -99,6 +100,20 @@ def test_units_run_back_to_back():
     assert [row.text for row in second.result(SECONDS).rows] == ["(1, 0)"]
     assert [(0, 1), (1, 0)] in engine.history
     assert engine.num_steps == 5  # as many as the longest row alone takes
+
+
+def test_a_stage_begins_with_counters_and_a_session_of_its_own():
+    engine, samples = FakeEngine(), []
+    worker = start(engine)
+    first = worker.submit(unit(2, 3)).result(SECONDS).facts
+    time.sleep(0.002)  # a session is named by the millisecond
+    for _ in range(2):  # every unit of the stage says so
+        worker.serve(Serving("the next", SamplingParams(), samples.append))
+    second = worker.submit(unit(4)).result(SECONDS).facts
+    assert (first["num_completion_tokens"], second["num_completion_tokens"]) == (5, 4)
+    assert (second["num_steps"], second["load_seconds"]) == (4, 0.0)
+    assert second["session"] != first["session"]
+    assert {sample["session"] for sample in samples} == {second["session"]}
 
 
 def test_rows_come_back_in_the_order_given_whatever_finishes_first():

@@ -8,7 +8,9 @@ import tiny_runs
 from distributed.scheduler import KilledWorker
 
 from batchpaged import api
-from batchpaged.cluster import graph
+from batchpaged.cluster import inference as inference_module
+from batchpaged.cluster.failure_limit import FailureLimit
+from batchpaged.cluster.failures import raise_failures, result_of
 from batchpaged.cluster.unit_ranges import STEPS_AHEAD, Batch, OpenRows, UnitRanges
 from batchpaged.cluster.worker_slots import WorkerSlots
 from batchpaged.errors import ModelError, UnfinishedError
@@ -42,16 +44,16 @@ class Result:
 )
 def test_a_failed_task_is_told_in_words_of_ours(error, raised, words):
     with pytest.raises(raised, match=words):
-        graph._result(Result(error), "inference")
+        result_of(Result(error), "inference")
 
 
 def test_only_failures_are_raised_and_what_is_computed_again_is_not_one():
-    graph._raise_failures([Result(OSError(), status) for status in ("pending", "finished", "lost")], "x")
+    raise_failures([Result(OSError(), status) for status in ("pending", "finished", "lost")], "x")
     with pytest.raises(UnfinishedError):
-        graph._raise_failures([Result(status="finished"), Result(CancelledError(), "cancelled")], "x")
+        raise_failures([Result(status="finished"), Result(CancelledError(), "cancelled")], "x")
 
 
-class Inference(graph._Inference):
+class Inference(inference_module.Inference):
     """With workers and futures that the test makes up, and without waiting."""
 
     def __init__(self, num_units, num_slots, depth):
@@ -67,9 +69,9 @@ class Inference(graph._Inference):
         self._tracker = SimpleNamespace(
             on_unit=self.finished.append, open_rows=lambda address: self.open_rows.get(address, OpenRows(0, 0))
         )
-        self._failures = graph.FailureLimit(None, None)
+        self._failures = FailureLimit(None, None)
         self._keeper, self._job = NothingToKeep(), SimpleNamespace(directory=RunDirectory("run"))
-        self._last_worker_seen = graph.time.monotonic()
+        self._last_worker_seen = inference_module.time.monotonic()
 
     def _wait_for_news(self):
         pass
@@ -140,7 +142,7 @@ def test_a_cluster_that_stays_without_workers_ends_the_run(monkeypatch):
     inference.tick()
     inference.workers = {}
     inference.tick()
-    monkeypatch.setattr(graph, "NO_WORKER_SECONDS", -1.0)
+    monkeypatch.setattr(inference_module, "NO_WORKER_SECONDS", -1.0)
     with pytest.raises(UnfinishedError, match="no workers any more"):
         inference.tick()
 
@@ -149,11 +151,11 @@ def test_a_run_hears_how_far_its_workers_are(monkeypatch):
     """By the address that Dask writes into events: found under no other name."""
     heard = []
 
-    class Tracker(graph.ProgressTracker):
+    class Tracker(inference_module.ProgressTracker):
         def open_rows(self, address):
             heard.append(super().open_rows(address))
             return heard[-1]
 
-    monkeypatch.setattr(graph, "ProgressTracker", Tracker)
+    monkeypatch.setattr(inference_module, "ProgressTracker", Tracker)
     api.run(tiny_runs.pipeline(tiny_runs.new_path("heard")))
     assert max(rows.num_begun for rows in heard) > 0

@@ -3,15 +3,16 @@
 import tiny_runs
 
 from batchpaged import api
-from batchpaged.cluster import graph
+from batchpaged.cluster import engines
 from batchpaged.cluster.infer_tasks import infer_unit
+from batchpaged.cluster.inference import Inference
 
 COLUMNS = ["id", "completion", "finish_reason", "completion_tokens", "status", "error"]
 
 
 def test_units_that_are_computed_twice_are_in_the_output_once(monkeypatch):
     again = []
-    submit, take_in = graph._Inference._submit, graph._Inference._take_in
+    submit, take_in = Inference._submit, Inference._take_in
 
     def submit_twice(self, unit, address):
         future = submit(self, unit, address)
@@ -28,9 +29,9 @@ def test_units_that_are_computed_twice_are_in_the_output_once(monkeypatch):
         key = f"{when}-{self._job.sitting}-{unit}"
         return self._client.submit(infer_unit, self._job_future, unit, self._num_units, None, key=key, workers=[address])
 
-    monkeypatch.setattr(graph._Inference, "_submit", submit_twice)
-    monkeypatch.setattr(graph._Inference, "_take_in", take_in_and_submit)
-    monkeypatch.setattr(graph, "_stop_engines", lambda *_: [future.result() for future in again])
+    monkeypatch.setattr(Inference, "_submit", submit_twice)
+    monkeypatch.setattr(Inference, "_take_in", take_in_and_submit)
+    monkeypatch.setattr(engines, "_stop", lambda *_: [future.result() for future in again])
     run_dir = tiny_runs.new_path("twice")
     result = api.run(tiny_runs.pipeline(run_dir))
     assert len(again) == 2 * len(list((run_dir / "units").iterdir()))

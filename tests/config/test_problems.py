@@ -18,7 +18,7 @@ UNKNOWN = [
     ("model.trust_remote_code", "code that comes with a model is never run, and no key allows it; see docs/security.md"),
     ("input.id", "did you mean input.id_column?"),
     ("model.zzz", "valid here: id, revision, dtype, max_model_len, adapters, adapter, adapter_column"),
-    ("zzz", "valid here: name, input, prompt, model, engine, sampling, evaluate, gates, previous, max_failed_rows, cluster, output"),
+    ("zzz", "valid here: name, input, prompt, stages, model, engine, sampling, evaluate, gates, previous, max_failed_rows, cluster, output"),
 ]
 
 

@@ -20,7 +20,7 @@ def test_the_exported_schema_is_current():
 
 def test_callers_get_their_own_copy():
     pipeline_json_schema().clear()
-    assert pipeline_json_schema()["required"] == ["input", "prompt", "model", "output"]
+    assert pipeline_json_schema()["required"] == ["input", "model", "output"]
 
 
 @pytest.mark.parametrize("key", all_keys())
@@ -86,7 +86,7 @@ def test_the_pipelines_we_ship_are_valid(path):
         ("sampling.logprobs", "null"),
         ("cluster.workers", "auto or an integer >= 1"),
         ("output", "a mapping with keys path"),
-        ("evaluate", "a mapping with keys references, metrics, contexts, gold_contexts, metrics_folder"),
+        ("evaluate", "a mapping with keys references, metrics, contexts, gold_contexts, metrics_folder, judge"),
         ("prompt.system", "a string or null"),
     ],
 )

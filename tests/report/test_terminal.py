@@ -33,7 +33,7 @@ Prompt tokens  300 · 120 computed · 180 from the cache · 7 recomputed
 Prefix cache   █████████████████▒▒░░░░░░░░░  60.0% of prompt tokens, ceiling 66.7% · reuse efficiency 90.0%
 Throughput     0.60 rows/s · 24.0 prefilled tokens/s · 3.00 completion tokens/s
 Time           8.00 s  (load 1.00 s, read 0.50 s, tokenize 0.25 s, plan 0.25 s, infer 5.00 s, assemble 0.50 s)
-Evaluation     exact_match 0.5000 [0.2500, 0.7500] · f1 0.6250 [0.5000, 0.8750] (failed in 1 row)  (over 4 rows)
+Evaluation     exact_match 0.5000 [0.2500, 0.7500] · f1 0.6250 [0.5000, 0.8750] (ValueError in 1 row)  (over 4 rows)
 Gates          ✓ prefix_cache_hit_rate >= 0.5  0.6
                ✗ failed_rows <= 0  1
 Failures       1 (25.0%)  prompt has 2,134 tokens; 2,016 fit

@@ -211,6 +211,7 @@ def test_rows_in_memory_count_by_what_they_are():
 
 class _Pipeline:
     engine = SimpleNamespace(kv_dtype="auto")
+    stages = ()
 
     def model_dump(self, mode, include):
         return {name: {} for name in include}

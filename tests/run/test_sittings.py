@@ -95,7 +95,7 @@ def test_a_changed_input_file_is_refused(tmp_path):
 
 def _run_until_planned(pipeline):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("batchpaged.cluster.graph._Inference.run", _stop)
+        patch.setattr("batchpaged.cluster.inference.Inference.run", _stop)
         api.run(pipeline)
 
 

@@ -1,0 +1,76 @@
+"""`evaluate`: how good completions and contexts are."""
+
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field, PlainSerializer
+
+from batchpaged.config.section import Section, Text, tuple_of_any
+
+AnswerMetric = Literal["exact_match", "f1", "rouge_l", "contains", "numeric_match", "mrr"]
+MetricAtK = Annotated[str, Field(pattern=r"^(recall|precision)_at_[1-9][0-9]{0,5}$", examples=["recall_at_5"])]
+OwnMetric = Annotated[
+    str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*$", examples=["my_metrics:overlap"])
+]
+Metric = AnswerMetric | MetricAtK | OwnMetric
+Metrics = Annotated[
+    tuple[Metric, ...],
+    Field(min_length=1),
+    BeforeValidator(tuple_of_any, json_schema_input_type=Metric | Annotated[list[Metric], Field(min_length=1)]),
+]
+DEFAULT_METRICS = ("exact_match", "f1")
+
+
+def _pairs_of(value: object) -> object:
+    """A mapping -> (word, worth) pairs, which can be hashed."""
+    return tuple(value.items()) if isinstance(value, Mapping) else value
+
+
+Verdicts = Annotated[
+    tuple[tuple[Text, float], ...],
+    Field(min_length=1),
+    BeforeValidator(_pairs_of, json_schema_input_type=Annotated[dict[Text, float], Field(min_length=1)]),
+    PlainSerializer(dict),
+]
+
+
+class JudgeConfig(Section):
+    """A completion that is a verdict: one of these words, with which it begins."""
+
+    name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$", examples=["correctness"])] = Field(
+        "correctness", description="Name of the metric in the report, such as correctness or faithfulness"
+    )
+    verdicts: Verdicts = Field(
+        (("yes", 1.0), ("no", 0.0)),
+        json_schema_extra={"default": {"yes": 1.0, "no": 0.0}},
+        description="Word to what it is worth, usually 0 to 1; case does not matter"
+    )
+
+
+class EvaluateConfig(Section):
+    """Compare completions with reference answers, and retrieved contexts with those that would have been right."""
+
+    references: Text | None = Field(
+        None, description="Column of reference answers: string or list of strings; metrics of answers need it"
+    )
+    metrics: Metrics = Field(
+        DEFAULT_METRICS, description="Metrics of answers, of contexts, or your own as module:function; means over the rows"
+    )
+    contexts: Text | None = Field(
+        None, description="Column of retrieved contexts, the best first: texts or ids; with gold_contexts"
+    )
+    gold_contexts: Text | None = Field(
+        None, description="Column of the contexts that would have been right; with contexts, for recall_at_k, precision_at_k, mrr"
+    )
+    metrics_folder: Text = Field(
+        ".", description="Folder of the modules that metrics name; by default that of the pipeline file"
+    )
+    judge: JudgeConfig | None = Field(
+        None, description="The completion is a verdict on something: its words, and what each is worth; null: it is an answer"
+    )
+
+    @property
+    def specs(self) -> tuple[str, ...]:
+        """The metrics beside the judge's. A verdict is no answer: without references the usual ones are not meant."""
+        is_default = self.metrics == DEFAULT_METRICS
+        return () if self.judge is not None and self.references is None and is_default else self.metrics
