@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -52,9 +53,13 @@ def _read_on_store(place: Store) -> Side:
     root = place.parent if is_inside else place
     with drawn_files(root) as path:
         side = _read(path / own_name if is_inside else path)
-    output = place.folder if side.info is None else root.folder.child("output")
-    scores = None if side.info is None else root.folder.child("scores.parquet")
-    return replace(side, name=place.name, output=side.output and output, scores=scores)
+        output, scores = (at and root.folder.at(root.folder.path + _below(path, at.path)) for at in (side.output, side.scores))
+    return replace(side, name=place.name, output=output, scores=scores)
+
+
+def _below(folder: Path, path: str) -> str:
+    """`/output`, or nothing where the two are the same."""
+    return os.path.realpath(path).removeprefix(os.path.realpath(folder))
 
 
 def _read(path: Path) -> Side:

@@ -16,16 +16,20 @@ class StopRequest:
     def __init__(self) -> None:
         self.is_set = False
         self._is_heeded = False
+        self._has_raised = False
 
     def on_signal(self, signum: int, frame: object) -> None:
         """A signal's handler, so it does next to nothing."""
         if not self._is_heeded or self.is_set:
+            self._has_raised = True
             raise KeyboardInterrupt
         self.is_set = True
 
     @contextmanager
     def heeded(self) -> Iterator[None]:
         """While the block runs, somebody looks at `is_set` and stops in good order."""
+        if self._has_raised:  # and Python dropped it, as it does in the garbage collector's callbacks
+            raise KeyboardInterrupt
         self._is_heeded = True
         try:
             yield

@@ -77,6 +77,13 @@ def test_compare_is_that_of_the_folders(url, tmp_path, inside):
     assert found["rows"]["changed"] == 1 and found["texts"]["b"] == {"a": "y1", "b": "y3"}
 
 
+def test_a_run_directory_called_output_is_one(url, tmp_path):
+    store, run_dir = open_store(f"{url}/output"), tmp_path / "runs/day-1"
+    for path in (path for path in run_dir.rglob("*") if path.is_file()):
+        store.put(str(path.relative_to(run_dir)), path)
+    assert api.compare(f"{url}/output", f"{url}/day-3").result["rows"]["changed"] == 1
+
+
 def test_a_store_is_compared_with_a_folder(url, tmp_path):
     result = run("compare", tmp_path / "runs/day-1", f"{url}/day-1", "--fail-on-change")
     assert result.exit_code == 0, result.output
