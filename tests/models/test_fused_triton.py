@@ -17,7 +17,7 @@ from transformers.models.mistral import modeling_mistral
 from transformers.models.qwen3 import modeling_qwen3
 
 from batchpaged.models.exchange import FusedCounts
-from batchpaged.models.fused_triton import fuse_triton
+from batchpaged.models.fused_triton import fuse_triton, make_batch_invariant
 from batchpaged.models.needed_rows import needing
 
 MODULES = (modeling_llama, modeling_gpt_neox, modeling_gemma2, modeling_mistral, modeling_qwen3)
@@ -103,6 +103,16 @@ def test_a_module_is_exchanged_if_it_computes_the_same(module: nn.Module, is_exc
         assert (getattr(module.forward, "__func__", None) is kept) == (not is_exchanged)
         tolerance = 1e-5 if dtype is torch.float32 else 2e-2
         torch.testing.assert_close(module(x), expected, atol=tolerance, rtol=tolerance)
+
+
+@pytest.mark.parametrize("module", [nn.Linear(24, 10), nn.Linear(24, 10, bias=False), Mlp(bias=True), Mlp(F.relu, bias=True)])
+def test_products_in_one_order_are_the_same_products(module: nn.Module) -> None:
+    module = copy.deepcopy(module).to(DEVICE)
+    x = torch.randn(2, 3, 24, device=DEVICE)
+    with torch.inference_mode():
+        expected = module(x)
+        assert make_batch_invariant(nn.ModuleList([module])).num_linear > 0
+        torch.testing.assert_close(module(x), expected, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize(
