@@ -12,7 +12,7 @@ from batchpaged.config import EngineConfig, Pipeline, StructuredConfig, load_pip
 from batchpaged.dataset.adapter_column import check_adapter_column
 from batchpaged.dataset.constraint_column import check_constraint_column
 from batchpaged.dataset.prompts import PromptBuilder, validate_prompt_columns
-from batchpaged.dataset.schema import stage_fields
+from batchpaged.dataset.schema import OUTPUT_COLUMNS, describe_clashes, output_columns, stage_fields
 from batchpaged.dataset.source import Source, open_source
 from batchpaged.engine.attention_check import check_attention
 from batchpaged.errors import ConfigError, InputError, ModelError, RefusedError
@@ -209,7 +209,9 @@ def _column_problems(pipeline: Pipeline, schema: pa.Schema) -> list[str]:
 
 
 def _problems_of_one(pipeline: Pipeline, schema: pa.Schema) -> list[str]:
-    problems = _problem(lambda: validate_prompt_columns(pipeline.prompt, schema))
+    more = [field for field in output_columns(pipeline.sampling) if field.name not in OUTPUT_COLUMNS.names]
+    problems = describe_clashes(schema, pa.schema(more))
+    problems += _problem(lambda: validate_prompt_columns(pipeline.prompt, schema))
     problems += _problem(lambda: check_adapter_column(pipeline.model, schema))
     problems += _problem(lambda: check_constraint_column(pipeline.sampling.structured, schema))
     for key in ("references", "contexts", "gold_contexts"):

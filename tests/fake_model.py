@@ -9,21 +9,38 @@ read before it was computed changes the output or raises.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+import numpy as np
 import xxhash
 
-from batchpaged.engine.step import SequenceStep, StepPlan
+from batchpaged.engine.step import Sampled, SampleRequest, SequenceStep, StepPlan, TokenLogprobs
 
 
-def next_token(context: list[int], vocab_size: int) -> int:
+def next_token(context: list[int], vocab_size: int, seed: int = 0) -> int:
     """The fake model itself: a function of all tokens so far."""
-    return xxhash.xxh3_64_intdigest(repr(context).encode()) % vocab_size
+    return xxhash.xxh3_64_intdigest(repr(context).encode(), seed) % vocab_size
 
 
-def reference_tokens(prompt: list[int], num_tokens: int, vocab_size: int, eos: int | None = None) -> list[int]:
+def next_logprobs(context: list[int], vocab_size: int) -> np.ndarray:
+    """float32 [vocab_size]: another one, for beam search."""
+    seed = xxhash.xxh3_64_intdigest(repr(context).encode())
+    scores = np.random.Generator(np.random.PCG64(seed)).normal(size=vocab_size)
+    return (scores - np.log(np.exp(scores).sum())).astype(np.float32)
+
+
+def top_logprobs(context: list[int], vocab_size: int, num_top: int) -> TokenLogprobs:
+    """Of the most likely tokens; the one chosen is the first."""
+    logprobs = next_logprobs(context, vocab_size)
+    top = np.argsort(-logprobs, kind="stable")[None, :num_top]
+    return TokenLogprobs(logprobs[top[0, :1]], np.ones(1, np.int32), top.astype(np.int32), logprobs[top])
+
+
+def reference_tokens(
+    prompt: list[int], num_tokens: int, vocab_size: int, eos: int | None = None, seed: int = 0
+) -> list[int]:
     """What the fake model generates with no cache, no batch and no scheduler."""
     context = list(prompt)
     for _ in range(num_tokens):
-        context.append(next_token(context, vocab_size))
+        context.append(next_token(context, vocab_size, seed))
         if context[-1] == eos:
             break
     return context[len(prompt) :]
@@ -45,9 +62,11 @@ class FakeRunner:
         self.max_batch_tokens = max_batch_tokens
         self.slots: list[Slot | None] = [None] * (num_blocks * block_size)
         self._sampled: dict[int, int] = {}  # by the step before
+        self._logprobs: dict[int, TokenLogprobs] = {}
 
-    def start(self, plan: StepPlan) -> Callable[[], dict[int, int]]:
-        sampled = self.execute(plan)
+    def start(self, plan: StepPlan) -> Callable[[], Sampled]:
+        self._logprobs = {}
+        sampled = Sampled(self.execute(plan), self._logprobs)
         return lambda: sampled
 
     def execute(self, plan: StepPlan) -> dict[int, int]:
@@ -87,7 +106,14 @@ class FakeRunner:
                 self.slots[slot] = context[-1]
                 assert slot == self._slot(step, position), "a token is written where its context does not read it"
             if step.sample is not None:
-                yield step.seq_id, next_token([slot.token for slot in context], self.vocab_size)
+                tokens = [slot.token for slot in context]
+                for seq_id, request in ((step.seq_id, step.sample), *step.forks):
+                    yield seq_id, self._sample(seq_id, request, tokens)
+
+    def _sample(self, seq_id: int, request: SampleRequest, tokens: list[int]) -> int:
+        if request.num_top is not None:
+            self._logprobs[seq_id] = top_logprobs(tokens, self.vocab_size, request.num_top)
+        return next_token(tokens, self.vocab_size, 0 if request.params.is_greedy else request.seed)
 
     def _read(self, step: SequenceStep) -> list[Slot]:
         """What was computed of the context before this step."""

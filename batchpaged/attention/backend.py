@@ -22,6 +22,9 @@ class AttentionParams:
 class AttentionBackend(Protocol):
     """Owns the KV cache of all layers. `begin` once per step, then `attend` once per layer."""
 
+    num_blocks: int  # of the KV cache
+    block_size: int  # slots per block
+
     def copy(self, copies: tuple[BlockCopy, ...]) -> None:
         """Copy leading slots of blocks, in all layers; reads all sources before it writes any target."""
 
@@ -40,8 +43,6 @@ class AttentionBackend(Protocol):
 
 class StaticBackend(AttentionBackend, Protocol):
     """One whose decode steps can be captured in a CUDA graph."""
-
-    num_blocks: int  # of the KV cache
 
     def begin_static(self, plan: StepPlan) -> Hashable:
         """As `begin`, for a step in which every sequence has one query.

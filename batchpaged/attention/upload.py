@@ -1,4 +1,4 @@
-"""From the host to where a step runs, without waiting for what runs there."""
+"""From the host to where a step runs and back, without waiting for what runs there."""
 
 from collections.abc import Sequence
 
@@ -14,3 +14,8 @@ def upload(values: Sequence[int] | np.ndarray, device: torch.device | str) -> to
     array = values if isinstance(values, np.ndarray) else np.array(values, dtype=np.int64)
     tensor = torch.from_numpy(array)
     return tensor if torch.device(device).type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
+
+
+def download(tensor: torch.Tensor) -> torch.Tensor:
+    """A GPU's tensor in pinned memory: its numbers are there once the stream has come to this point."""
+    return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor, non_blocking=True)

@@ -236,7 +236,7 @@ class EngineWorker:
         self._num_rows_done += num_equal
         if isinstance(outcome, Completion):
             self._fanned_out.cached += outcome.num_prompt_tokens * (num_equal - 1)
-            self._fanned_out.generated += len(outcome.token_ids) * (num_equal - 1)
+            self._fanned_out.generated += outcome.num_generated_tokens * (num_equal - 1)
         if unit.num_open == 0:
             self._close_unit(index)
 

@@ -29,6 +29,7 @@ from batchpaged.cluster.failures import raise_failures, result_of
 from batchpaged.cluster.inference import Inference
 from batchpaged.cluster.job import Job
 from batchpaged.cluster.prompt_tasks import plan_run, plan_step, tokenise_part
+from batchpaged.dataset.schema import output_columns
 from batchpaged.dataset.sink import assemble
 from batchpaged.dataset.source import refuse_if
 from batchpaged.errors import InputError
@@ -151,4 +152,5 @@ def _assemble(job: Job, summary: PlanSummary, reporter: ProgressReporter) -> Non
         job.directory.output,
         lambda num_rows: reporter.update(Progress("assemble", num_rows, total, "rows")),
         load_reorder(job),
+        output_columns(job.pipeline.sampling),
     )

@@ -14,6 +14,7 @@ from batchpaged.cluster.job import Job
 from batchpaged.cluster.libraries import import_model
 from batchpaged.cluster.turns import Turns
 from batchpaged.cluster.unit_reuse import unit_reuse
+from batchpaged.dataset.schema import output_columns
 from batchpaged.engine.engine import Completion
 from batchpaged.engine.sampling_params import SamplingParams
 from batchpaged.planning.keys import mark
@@ -75,7 +76,7 @@ def _make_engine_worker(job: Job) -> EngineWorker:
 
 
 def sampling_params(job: Job) -> SamplingParams:
-    fields = job.pipeline.sampling.model_dump(exclude={"n", "logprobs", "structured"})
+    fields = job.pipeline.sampling.model_dump(exclude={"n", "structured"})
     return SamplingParams(**{**fields, "stop_token_ids": frozenset(fields["stop_token_ids"])})
 
 
@@ -145,11 +146,15 @@ def _finish(job: Job, unit: int, task: _UnitTask) -> dict[str, Any]:
     facts |= {"unit": unit, "sitting": job.sitting, "num_rows": len(task.prompts)}
     facts["completions"] = _completion_sum(outcomes)
     facts["num_refused"] = sum(isinstance(outcome, str) for outcome in outcomes)
-    facts["reuse"] = unit_reuse(pairs, task.before, job.pipeline.engine.prefix_cache)
+    is_judged = job.pipeline.sampling.prompt_logprobs is not None
+    facts["reuse"] = unit_reuse(pairs, task.before, job.pipeline.engine.prefix_cache, is_judged)
     facts |= {"earlier": task.earlier} if task.earlier else {}
     job.check_is_current()
-    rows = [task.kept.get(p["ordinal"]) or result_row(p, o) for p, o in zip(task.prompts, outcomes, strict=True)]
-    write_unit(job.directory.unit_file(unit), rows, facts)
+    columns = output_columns(job.pipeline.sampling)
+    rows = [
+        task.kept.get(p["ordinal"]) or result_row(p, o, columns) for p, o in zip(task.prompts, outcomes, strict=True)
+    ]
+    write_unit(job.directory.unit_file(unit), rows, facts, columns)
     job.directory.retry_file(unit).unlink(missing_ok=True)
     return facts
 
@@ -171,5 +176,5 @@ def _outcomes(task: _UnitTask) -> tuple[list[Completion | str | None], dict[str,
 
 def _completion_sum(outcomes: list[Completion | str | None]) -> dict[str, int]:
     """As CompletionSum."""
-    lengths = [len(outcome.token_ids) for outcome in outcomes if isinstance(outcome, Completion)]
+    lengths = [outcome.num_generated_tokens for outcome in outcomes if isinstance(outcome, Completion)]
     return {"num_rows": len(lengths), "num_tokens": sum(lengths)}

@@ -9,9 +9,10 @@ from batchpaged.engine.sequence import common_prefix_length
 
 
 def unit_reuse(
-    computed: Iterable[tuple[list[int], Completion | str | None]], before: list[int] | None, has_cache: bool
+    computed: Iterable[tuple[list[int], Completion | str | None]], before: list[int] | None, has_cache: bool, is_judged: bool = False
 ) -> dict[str, int | bool]:
-    """`computed`: prompts in planned order and what became of them; `before`: the last prompt of the unit before.
+    """`computed`: prompts in planned order and what became of them; `before`: the last prompt of the unit before;
+    `is_judged`: the log-probabilities of prompt tokens were wanted.
 
     A prompt shares most with the one before it, so what it shares with that one is all that it need not compute.
     """
@@ -24,8 +25,10 @@ def unit_reuse(
         num_shared = common_prefix_length(previous, prompt)
         sums["num_prefilled_tokens"] += completion.num_prefilled_tokens
         sums["num_unique_tokens"] += len(prompt) - num_shared
-        if num_shared == len(prompt):  # an equal prompt computes its last token, unless it is fanned out
-            sums["num_last_tokens"] += min(1, completion.num_prefilled_tokens)
+        # An equal prompt computes its last token, unless it is fanned out; one that is judged the last that it shares.
+        num_last = (num_shared == len(prompt)) + (is_judged and num_shared > 0)
+        num_again = completion.num_prefilled_tokens - (len(prompt) - num_shared)
+        sums["num_last_tokens"] += min(num_last, max(0, num_again))
         if is_first:
             sums["num_shared_tokens"] = num_shared
         is_first, previous = False, prompt

@@ -13,6 +13,7 @@ from batchpaged.config.section import Section, Text, tuple_of_any, tuple_of_list
 from batchpaged.config.sizes import SIZE_PATTERN, parse_bytes
 from batchpaged.config.structured import StructuredConfig
 
+MAX_LOGPROBS = 20  # most likely tokens of which the output can have log-probabilities
 MAX_SEED = 2**63 - 1  # fits a signed 64-bit column
 
 
@@ -37,11 +38,6 @@ def _check_n(n: int) -> int:
     if n != 1:
         raise ValueError("must be 1: several completions of one row are not supported in this version")
     return n
-
-
-def _check_logprobs(logprobs: object) -> None:
-    if logprobs is not None:
-        raise ValueError("must be null: log probabilities are not supported in this version")
 
 
 TokenId = Annotated[int, Field(ge=0)]
@@ -189,8 +185,13 @@ class SamplingConfig(Section):
     n: Annotated[AtLeastOne, AfterValidator(_check_n)] = Field(
         1, description="Completions per row; only 1 in this version"
     )
-    logprobs: Annotated[None, BeforeValidator(_check_logprobs, json_schema_input_type=None)] = Field(
-        None, description="Log probabilities in the output; only null, none, in this version"
+    logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = Field(
+        None,
+        description="Log-probabilities of completion tokens in the output, and those of this many of the most likely ones; "
+        "null: none",
+    )
+    prompt_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = Field(
+        None, description="The same of prompt tokens; null: none"
     )
 
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 import pyarrow as pa
 import pyarrow.types as pt
 
+from batchpaged.config import SamplingConfig
 from batchpaged.dataset.promotion import promote_fields
 from batchpaged.errors import InputError
 
@@ -27,6 +28,29 @@ OUTPUT_COLUMNS = pa.schema(
         ("prompt_hash", pa.string()),  # xxh3-128 of the token ids, 32 hex digits
     ]
 )
+
+TOKEN_LOGPROB = [("token_id", pa.int32()), ("logprob", pa.float32())]  # natural logarithms
+TOKENS_LOGPROBS = pa.list_(
+    pa.struct(
+        [
+            *TOKEN_LOGPROB,  # of the token that is there
+            ("rank", pa.int32()),  # 1: no token is more likely
+            ("top", pa.list_(pa.struct(TOKEN_LOGPROB))),  # the most likely tokens, best first
+        ]
+    )
+)
+# One value per completion: lists of these where a row has several.
+_PER_COMPLETION = ("completion", "finish_reason", "completion_tokens", "completion_logprobs")
+
+
+def output_columns(sampling: SamplingConfig) -> pa.Schema:
+    """OUTPUT_COLUMNS, and those that the run asks for."""
+    fields = list(OUTPUT_COLUMNS)
+    if sampling.logprobs is not None:
+        fields.append(pa.field("completion_logprobs", TOKENS_LOGPROBS))
+    if sampling.prompt_logprobs is not None:
+        fields.append(pa.field("prompt_logprobs", TOKENS_LOGPROBS))
+    return pa.schema(fields)
 
 
 def stage_names(stage: str) -> dict[str, str]:
@@ -61,15 +85,15 @@ def merge_schemas(schemas: Sequence[pa.Schema], names: Sequence[str]) -> tuple[p
     return unified.with_metadata(_common_metadata(schemas, unified)), merger.describe_conflicts()
 
 
-def check_no_clash(schema: pa.Schema) -> None:
+def check_no_clash(schema: pa.Schema, columns: pa.Schema = OUTPUT_COLUMNS) -> None:
     """Raises InputError if an input column has the name of an output column."""
-    problems = describe_clashes(schema)
+    problems = describe_clashes(schema, columns)
     if problems:
         raise InputError("; ".join(problems))
 
 
-def describe_clashes(schema: pa.Schema) -> list[str]:
-    clashes = [repr(name) for name in schema.names if name in OUTPUT_COLUMNS.names]
+def describe_clashes(schema: pa.Schema, columns: pa.Schema = OUTPUT_COLUMNS) -> list[str]:
+    clashes = [repr(name) for name in schema.names if name in columns.names]
     if not clashes:
         return []
     return [f"input columns {', '.join(clashes)} have the name of an output column; rename or drop them in the input"]

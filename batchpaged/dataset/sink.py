@@ -15,6 +15,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -39,8 +40,10 @@ def assemble(
     out_dir: Path,
     on_progress: Callable[[int], None] | None = None,
     reorder: Reorder | None = None,
+    columns: pa.Schema = OUTPUT_COLUMNS,
 ) -> None:
-    """Write and publish the output of a run whose units are all committed. `out_dir` is replaced if it is there.
+    """Write and publish the output of a run whose units, with these columns, are all committed. `out_dir` is replaced if
+    it is there.
 
     `on_progress` is called with the number of rows written so far. With `reorder`, one more column records the order of
     each row's documents. Memory: one window of results and one part of input.
@@ -51,7 +54,8 @@ def assemble(
     _remove_leftovers(out_dir)
     try:
         (temporary / "windows").mkdir(parents=True)
-        _write_files(source, units_dir, temporary, on_progress or (lambda num_rows: None), reorder)
+        added = _Added(columns, reorder)
+        _write_files(source, units_dir, temporary, on_progress or (lambda num_rows: None), added)
         shutil.rmtree(temporary / "windows")
         _write_success(temporary / _SUCCESS)
         _publish(temporary, out_dir)
@@ -61,14 +65,22 @@ def assemble(
         shutil.rmtree(temporary, ignore_errors=True)
 
 
+@dataclass(frozen=True)
+class _Added:
+    """What the output has besides the input's columns."""
+
+    columns: pa.Schema
+    reorder: Reorder | None
+
+
 def _write_files(
-    source: Source, units_dir: Path, folder: Path, on_progress: Callable[[int], None], reorder: Reorder | None
+    source: Source, units_dir: Path, folder: Path, on_progress: Callable[[int], None], added: _Added
 ) -> None:
     windows = cut_windows(source.parts, units_dir)
-    spread_units(units_dir, windows, folder / "windows")
+    spread_units(units_dir, windows, folder / "windows", added.columns)
     paths = [folder / name for name in _output_names([file.path for file in source.files])]
-    schema = _output_schema(source.schema, reorder)
-    rows = _iter_rows(source, windows, folder / "windows", on_progress, reorder)
+    schema = _output_schema(source.schema, added)
+    rows = _iter_rows(source, windows, folder / "windows", on_progress, added)
     following = next(rows, None)
     with ThreadPoolExecutor(_NUM_SYNCING) as pool:  # the disk may take as long for one small file as for many
         for file_index, path in enumerate(paths):
@@ -84,26 +96,25 @@ def _iter_rows(
     windows: list[Window],
     folder: Path,
     on_progress: Callable[[int], None],
-    reorder: Reorder | None,
+    added: _Added,
 ) -> Iterator[tuple[int, pa.Table]]:
     """In order, the finished rows (a few thousand at a time) and the file they belong to."""
-    schema = _output_schema(source.schema, reorder)
+    schema = _output_schema(source.schema, added)
     for window in windows:
         results = load_window(window, folder)
         for part in window.parts:
             for piece in part.pieces:
                 start = piece.first_ordinal - window.start
                 for rows in source.iter_piece(piece):
-                    added = results.slice(start, rows.num_rows)
-                    yield piece.file_index, _join_columns(rows, added, schema, reorder)
+                    yield piece.file_index, _join_columns(rows, results.slice(start, rows.num_rows), schema, added)
                     start += rows.num_rows
             on_progress(part.first_ordinal + part.num_rows)
 
 
-def _join_columns(rows: pa.Table, added: pa.Table, schema: pa.Schema, reorder: Reorder | None) -> pa.Table:
-    columns = [*rows.columns, *(added[field.name].cast(field.type) for field in OUTPUT_COLUMNS)]
-    if reorder is not None:
-        columns.append(_orders(rows[reorder.column], added["status"], reorder))
+def _join_columns(rows: pa.Table, results: pa.Table, schema: pa.Schema, added: _Added) -> pa.Table:
+    columns = [*rows.columns, *(results[field.name].cast(field.type) for field in added.columns)]
+    if added.reorder is not None:
+        columns.append(_orders(rows[added.reorder.column], results["status"], added.reorder))
     return pa.Table.from_arrays(columns, schema=schema)
 
 
@@ -113,9 +124,9 @@ def _orders(documents: pa.ChunkedArray, status: pa.ChunkedArray, reorder: Reorde
     return pa.array([None if state == "failed" else order for order, state in orders], reorder.order_field.type)
 
 
-def _output_schema(schema: pa.Schema, reorder: Reorder | None) -> pa.Schema:
-    added = [*OUTPUT_COLUMNS, *([reorder.order_field] if reorder is not None else [])]
-    return pa.schema([*schema, *added], metadata=schema.metadata)
+def _output_schema(schema: pa.Schema, added: _Added) -> pa.Schema:
+    orders = [] if added.reorder is None else [added.reorder.order_field]
+    return pa.schema([*schema, *added.columns, *orders], metadata=schema.metadata)
 
 
 def _output_names(paths: list[str]) -> list[str]:

@@ -25,13 +25,6 @@ _WINDOW_BYTES = 64 << 20  # of compressed units; several times that in memory
 _MAX_WINDOWS = 256  # one open file each; uneven parts can make it twice as many
 _SPREAD_ROWS = 262_144  # rows gathered before they are spread, so that each window gets more than a few at a time
 _SPREAD_BYTES = 128 << 20
-# Inside a window strings may pass 2 GiB in total, which 32-bit offsets cannot address.
-_RESULT_SCHEMA = pa.schema(
-    [
-        pa.field("ordinal", pa.int64()),
-        *(f.with_type(pa.large_string()) if pa.types.is_string(f.type) else f for f in OUTPUT_COLUMNS),
-    ]
-)
 
 
 @dataclass(frozen=True)
@@ -66,14 +59,30 @@ def cut_windows(parts: Sequence[Part], units_dir: Path) -> list[Window]:
     return [Window(i, tuple(group)) for i, group in enumerate(groups)]
 
 
-def spread_units(units_dir: Path, windows: Sequence[Window], folder: Path) -> None:
+def _result_schema(columns: pa.Schema) -> pa.Schema:
+    return pa.schema([pa.field("ordinal", pa.int64()), *(field.with_type(_wide(field.type)) for field in columns)])
+
+
+def _wide(kind: pa.DataType) -> pa.DataType:
+    """Inside a window strings may pass 2 GiB in total, which 32-bit offsets cannot address."""
+    if pa.types.is_string(kind):
+        return pa.large_string()
+    if pa.types.is_list(kind):
+        return pa.large_list(_wide(kind.value_type))
+    return pa.struct([field.with_type(_wide(field.type)) for field in kind]) if pa.types.is_struct(kind) else kind
+
+
+def spread_units(
+    units_dir: Path, windows: Sequence[Window], folder: Path, columns: pa.Schema = OUTPUT_COLUMNS
+) -> None:
     """Write every row of every unit to the file of its window. Raises UnfinishedError for a row without one."""
+    schema = _result_schema(columns)
     starts = np.array([window.start for window in windows])
     end = windows[-1].end if windows else 0
     with ExitStack() as stack:
         files = [stack.enter_context(pa.OSFile(_path(folder, window.index), "wb")) for window in windows]
-        writers = [stack.enter_context(pa.ipc.new_stream(file, _RESULT_SCHEMA)) for file in files]
-        for table in _gather(_iter_units(units_dir)):
+        writers = [stack.enter_context(pa.ipc.new_stream(file, schema)) for file in files]
+        for table in _gather(_iter_units(units_dir, schema)):
             ordinals = table["ordinal"].fill_null(-1).to_numpy()
             if len(ordinals) and (ordinals.min() < 0 or ordinals.max() >= end):
                 raise UnfinishedError(
@@ -130,12 +139,12 @@ def _gather(batches: Iterator[pa.Table]) -> Iterator[pa.Table]:
         yield pa.concat_tables(pending)
 
 
-def _iter_units(units_dir: Path) -> Iterator[pa.Table]:
+def _iter_units(units_dir: Path, schema: pa.Schema) -> Iterator[pa.Table]:
     for path in _unit_paths(units_dir):
         try:
             with pq.ParquetFile(path, page_checksum_verification=True) as unit:
-                for batch in unit.iter_batches(columns=_RESULT_SCHEMA.names):
-                    yield pa.Table.from_batches([batch]).select(_RESULT_SCHEMA.names).cast(_RESULT_SCHEMA)
+                for batch in unit.iter_batches(columns=schema.names):
+                    yield pa.Table.from_batches([batch]).select(schema.names).cast(schema)
         except (pa.ArrowException, KeyError, ValueError, OSError) as error:
             reason = f"{type(error).__name__}; delete it and run the same command again, which computes it anew"
             raise UnfinishedError(f"{path}: this unit cannot be read: {reason}") from error

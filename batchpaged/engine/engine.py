@@ -3,30 +3,29 @@
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import numpy as np
 import xxhash
 
+from batchpaged.engine.beam_search import BeamSearch
 from batchpaged.engine.block_pool import BlockPool
 from batchpaged.engine.grammar import Grammar, Grammars
 from batchpaged.engine.prefix_cache import PrefixCache
 from batchpaged.engine.sampling_params import SamplingParams
 from batchpaged.engine.scheduler import Scheduler, SchedulerLimits
-from batchpaged.engine.sequence import FinishReason, Sequence
-from batchpaged.engine.step import StepPlan
+from batchpaged.engine.sequence import BeamGroup, FinishReason, Fork, Sequence
+from batchpaged.engine.step import Sampled, StepPlan, TokenLogprobs, join_logprobs
 from batchpaged.engine.stop import StopCheck
 from batchpaged.errors import RowError
-
-
-Sampled = dict[int, int]  # token ids by seq_id
 
 
 class Runner(Protocol):
     """Computes steps in the order in which they are started."""
 
     def start(self, plan: StepPlan) -> Callable[[], Sampled]:
-        """Start a step. What is returned waits for it, and gives the token id of each sequence that asked for one.
+        """Start a step. What is returned waits for it, and gives what each sequence asked for.
 
         Raises MemoryError if memory does not suffice; a smaller step may do.
         """
@@ -44,18 +43,53 @@ class EngineLimits:
 
 
 @dataclass(frozen=True)
-class Completion:
-    """A finished sequence."""
+class Output:
+    """One of a row's completions."""
 
-    tag: Any  # what `add` was given
     text: str
     token_ids: tuple[int, ...]  # generated, including a stop token
     finish_reason: FinishReason
+    logprobs: TokenLogprobs | None = None  # n = generated tokens, where they are wanted
+    score: float | None = None  # by which it was chosen, where some were: see SamplingParams.best_of and beam_width
+
+
+@dataclass(frozen=True)
+class Completion:
+    """A finished row, its outputs in the order of their scores where they have any."""
+
+    tag: Any  # what `add` was given
+    outputs: tuple[Output, ...]
     num_prompt_tokens: int
     num_cached_tokens: int
     num_prefilled_tokens: int
     num_recomputed_tokens: int
+    prompt_logprobs: TokenLogprobs | None = None  # n = prompt tokens - 1, where they are wanted
     error: str | None = None  # why this is no completion: its grammar could not be followed to the end
+
+    @property
+    def text(self) -> str:
+        """Of the first output; the next two as well."""
+        return self.outputs[0].text
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        return self.outputs[0].token_ids
+
+    @property
+    def finish_reason(self) -> FinishReason:
+        return self.outputs[0].finish_reason
+
+    @property
+    def num_generated_tokens(self) -> int:
+        """Of all outputs."""
+        return sum(len(output.token_ids) for output in self.outputs)
+
+
+@dataclass
+class _OpenRow:
+    tag: Any
+    num_open: int  # sequences that have not finished
+    finished: list[Sequence] = field(default_factory=list)
 
 
 class Engine:
@@ -82,7 +116,7 @@ class Engine:
         self._started: deque[tuple[StepPlan, Callable[[], Sampled]]] = deque()
         self._stop_check = stop_check
         self._grammars = grammars
-        self._tags: dict[int, Any] = {}  # by seq_id, of unfinished sequences
+        self._rows: dict[int, _OpenRow] = {}  # by the seq_id of the row's first sequence
         self._num_added = 0
 
     @property
@@ -91,12 +125,13 @@ class Engine:
 
     @property
     def num_unfinished(self) -> int:
-        return len(self._tags)
+        return len(self._rows)
 
     def open_tags(self) -> list[Any]:
-        """Of the sequences that run, or of the first that waits where none does."""
+        """Of the rows whose sequences run, or of the first that waits where none does."""
         scheduler = self.scheduler
-        return [self._tags[s.seq_id] for s in (scheduler.running or list(scheduler.waiting)[:1])]
+        rows = dict.fromkeys(s.row for s in (scheduler.running or list(scheduler.waiting)[:1]))
+        return [self._rows[row].tag for row in rows]
 
     def add(
         self,
@@ -113,12 +148,27 @@ class Engine:
         model was given. Raises RowError if the prompt can never
         fit, or the grammar cannot be followed.
         """
-        seed = row_seed(params.seed, row_key)
-        state = None if grammar is None else self._start_grammar(grammar)
-        sequence = Sequence(self._num_added, list(token_ids), len(token_ids), params, seed, adapter, state)
+        first = self._num_added
+        seeds = sequence_seeds(row_seed(params.seed, row_key), params.num_sequences)
+        states = [None if grammar is None else self._start_grammar(grammar) for _ in seeds]
+        sequence = Sequence(first, list(token_ids), len(token_ids), params, seeds[0], adapter, states[0])
+        sequence.num_top = params.logprobs
+        if params.beam_width is not None:
+            self._make_beams(sequence)
+        else:
+            sequence.forks = tuple(Fork(first + i, seeds[i], states[i]) for i in range(1, len(seeds)))
+            if params.best_of is not None and params.logprobs is None:
+                sequence.num_top = 0
         self.scheduler.add(sequence)
-        self._tags[sequence.seq_id] = tag
-        self._num_added += 1
+        self._rows[first] = _OpenRow(tag, params.n if params.beam_width is not None else params.num_sequences)
+        self._num_added += params.num_sequences
+
+    def _make_beams(self, sequence: Sequence) -> None:
+        """As many continuations are looked at that `beam_width` of them do not end, whatever ends."""
+        params = sequence.params
+        num_candidates = max(2, 1 + self._stop_check.num_end_tokens(params)) * params.beam_width
+        sequence.num_top = max(num_candidates, params.logprobs or 0)
+        sequence.beams = BeamGroup(BeamSearch(params, num_candidates, self._stop_check.finish_reason), [sequence])
 
     def _start_grammar(self, text: str) -> Grammar:
         try:
@@ -143,7 +193,7 @@ class Engine:
         if shortage is not None:
             self._shrink(plan, shortage)
         self.busy_seconds += time.perf_counter() - begun
-        return [self._complete(sequence) for sequence in finished]
+        return [completion for sequence in finished if (completion := self._finish(sequence)) is not None]
 
     def _start(self, plan: StepPlan) -> MemoryError | None:
         """Start a step; the error where memory does not suffice, and then nothing has been started."""
@@ -162,23 +212,56 @@ class Engine:
         if not self.scheduler.shrink(plan):
             raise shortage
 
-    def _complete(self, sequence: Sequence) -> Completion:
+    def _finish(self, sequence: Sequence) -> Completion | None:
+        """The row's completion, once its last sequence has finished."""
+        row = self._rows[sequence.row]
+        row.finished.append(sequence)
+        row.num_open -= 1
+        return None if row.num_open else self._complete(self._rows.pop(sequence.row))
+
+    def _complete(self, row: _OpenRow) -> Completion:
+        sequences = sorted(row.finished, key=lambda sequence: sequence.seq_id)
+        first = sequences[0]
         return Completion(
-            tag=self._tags.pop(sequence.seq_id),
+            tag=row.tag,
+            outputs=self._outputs(sequences),
+            num_prompt_tokens=first.num_prompt_tokens,
+            num_cached_tokens=first.num_cached_tokens,
+            num_prefilled_tokens=first.num_prefilled_tokens,
+            num_recomputed_tokens=sum(sequence.num_recomputed_tokens for sequence in sequences),
+            prompt_logprobs=first.prompt_logprobs,
+            error=next((s.grammar.error for s in sequences if s.grammar is not None and s.grammar.error), None),
+        )
+
+    def _outputs(self, sequences: list[Sequence]) -> tuple[Output, ...]:
+        params = sequences[0].params
+        outputs = [self._output(sequence) for sequence in sequences]
+        if params.best_of is not None:
+            outputs = sorted(outputs, key=lambda output: -output.score)[: params.n]
+        return tuple(outputs) if len(outputs) == params.n else (outputs[0],) * params.n  # greedy: one stands for all
+
+    def _output(self, sequence: Sequence) -> Output:
+        params = sequence.params
+        logprobs = join_logprobs(sequence.logprobs) if sequence.logprobs else None
+        is_mean = params.best_of is not None and logprobs is not None
+        return Output(
             text=self._stop_check.text(sequence),
             token_ids=tuple(sequence.generated_token_ids),
             finish_reason=sequence.finish_reason,
-            num_prompt_tokens=sequence.num_prompt_tokens,
-            num_cached_tokens=sequence.num_cached_tokens,
-            num_prefilled_tokens=sequence.num_prefilled_tokens,
-            num_recomputed_tokens=sequence.num_recomputed_tokens,
-            error=sequence.grammar.error if sequence.grammar is not None else None,
+            logprobs=None if params.logprobs is None else logprobs,
+            score=float(np.mean(logprobs.logprobs, dtype=np.float64)) if is_mean else sequence.score,
         )
 
 
 def row_seed(run_seed: int, row_key: str) -> int:
     """A row's own seed: the same wherever and whenever the row is computed."""
     return xxhash.xxh3_64_intdigest(row_key.encode("utf-8", "surrogatepass"), seed=run_seed & (2**64 - 1))
+
+
+def sequence_seeds(seed: int, num_sequences: int) -> list[int]:
+    """Of the sequences of a row, which the first one shares with a row that has no others."""
+    content = seed.to_bytes(8, "little")
+    return [seed, *(xxhash.xxh3_64_intdigest(content, seed=i) for i in range(1, num_sequences))]
 
 
 def run_to_end(engine: Engine, on_completion: Callable[[Completion], None]) -> None:

@@ -8,7 +8,7 @@ prompts inside a block, the block that shares most of its leading tokens is foun
 
 from bisect import bisect_left, insort
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import xxhash
@@ -43,6 +43,18 @@ class PrefixMatch:
 
 
 NO_MATCH = PrefixMatch((), None, 0, 0)
+
+
+def without_last(match: PrefixMatch, block_size: int) -> PrefixMatch:
+    """The same, but the last token covered is computed again, in a block of its own: what the model says after it is wanted.
+
+    All of its slots are copied, for what lies in them beside keys and values.
+    """
+    if not match.num_tokens:
+        return match
+    if match.copy_source is not None:
+        return replace(match, num_tokens=match.num_tokens - 1)
+    return PrefixMatch(match.blocks[:-1], match.blocks[-1], block_size, match.num_tokens - 1)
 
 
 class PrefixCache:

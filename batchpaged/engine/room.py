@@ -29,5 +29,6 @@ class Room:
         size, max_tokens = self._block_size, sequence.params.max_tokens
         num_expected = max(sequence.num_prompt_tokens + self._lengths.expected(max_tokens), sequence.num_tokens)
         num_most = sequence.num_prompt_tokens + max_tokens
-        self.num_expected += -(-min(num_expected, num_most) // size) - num_there
-        self.num_most = max(self.num_most, -(-num_most // size) - num_there)
+        self.num_expected += sequence.num_places * (-(-min(num_expected, num_most) // size) - num_there)
+        num_beams = sequence.params.beam_width or 1  # they need their blocks at the same time
+        self.num_most = max(self.num_most, num_beams * (-(-num_most // size) - num_there))

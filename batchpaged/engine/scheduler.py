@@ -19,10 +19,11 @@ from batchpaged.engine.completion_lengths import CompletionLengths
 from batchpaged.engine.computed_blocks import ComputedBlocks
 from batchpaged.engine.future_uses import FutureUses
 from batchpaged.engine.in_flight import InFlight
-from batchpaged.engine.prefix_cache import NO_MATCH, PrefixCache, PrefixMatch
+from batchpaged.engine.prefix_cache import NO_MATCH, PrefixCache, PrefixMatch, without_last
 from batchpaged.engine.room import Room
-from batchpaged.engine.sequence import FinishReason, Sequence, Status, TokenCounts
-from batchpaged.engine.step import BlockCopy, StepPlan
+from batchpaged.engine.sequence import BeamGroup, FinishReason, Sequence, Status, TokenCounts
+from batchpaged.engine.sequence_groups import BlockTables, SequenceGroups
+from batchpaged.engine.step import BlockCopy, Sampled, StepPlan
 from batchpaged.engine.step_builder import StepBuilder
 from batchpaged.errors import RowError
 
@@ -49,6 +50,8 @@ class Scheduler:
         self.running: list[Sequence] = []  # in order of admission; the last is preempted first
         self.num_preemptions = 0
         self.counts = TokenCounts()
+        self.groups = SequenceGroups(pool)
+        self._tables = BlockTables(pool)
         self._limits = limits
         self._max_running = min(limits.max_sequences, limits.max_batch_tokens)
         self._finish_check = finish_check
@@ -71,14 +74,23 @@ class Scheduler:
                 f"prompt ({sequence.num_prompt_tokens} tokens) and max_tokens ({sequence.params.max_tokens}) "
                 f"pass max_model_len ({self._limits.max_model_len})"
             )
-        if self._num_blocks(num_tokens) > self.pool.num_blocks:
+        if self._most_blocks(sequence) > self.pool.num_blocks:
+            times = f" in {sequence.num_places} beams" if sequence.beams is not None else ""
             raise RowError(
-                f"{num_tokens} tokens do not fit into the KV cache "
+                f"{num_tokens} tokens{times} do not fit into the KV cache "
                 f"({self.pool.num_blocks} blocks of {self.pool.block_size} tokens); raise engine.kv_cache"
             )
         self.waiting.append(sequence)
         if self._uses is not None:
             self._uses.add(sequence)
+
+    def _most_blocks(self, sequence: Sequence) -> int:
+        """That it can need when it is alone: a beam search, which needs all of its beams, keeps full prompt blocks once."""
+        num_most = self._tables.num_blocks(sequence.num_prompt_tokens + sequence.params.max_tokens)
+        if sequence.beams is None:
+            return num_most
+        num_full = sequence.num_prompt_tokens // self.pool.block_size
+        return num_full + sequence.num_places * (num_most - num_full)
 
     def expect(self, token_ids: list[int] | None) -> None:
         """Say which prompt will be added next, so that what it shares is kept; forgotten when one is added."""
@@ -96,6 +108,8 @@ class Scheduler:
         self._schedule_decodes(builder)
         self._schedule_prefills(builder)
         self._admit(builder)
+        if self.groups.counts.num_groups:
+            self.groups.measure(self.running)
         return builder.build()
 
     def start(self, plan: StepPlan) -> None:
@@ -110,20 +124,62 @@ class Scheduler:
             if self._computed is not None:
                 self._computed.enter_full(sequence)
                 self._computed.enter_prompt_end(sequence)
+            if step.forks:
+                # Before it: the others copy the block in which the prompt ends, and it writes on where its successor will look.
+                self._put_before(sequence, self.groups.part(sequence))
+            elif sequence.is_restored and sequence.num_computed_tokens == sequence.num_prompt_tokens:
+                self._replace_beams([sequence], self.groups.restore(sequence))
 
-    def update(self, plan: StepPlan, sampled: dict[int, int]) -> list[Sequence]:
-        """Take in a started step's result (seq_id -> sampled token id). Returns the sequences that finished, blocks released.
+    def _put_before(self, sequence: Sequence, others: list[Sequence]) -> None:
+        at = self.running.index(sequence)
+        self.running[at:at] = others
+
+    def _replace_beams(self, old: list[Sequence], new: list[Sequence]) -> None:
+        """In their place in the order of admission. `new` begins with the same sequence as `old`."""
+        at = self.running.index(old[0])
+        self.running[at : at + len(old)] = new
+
+    def update(self, plan: StepPlan, sampled: Sampled) -> list[Sequence]:
+        """Take in a started step's result. Returns the sequences that finished, blocks released.
 
         A sequence that an earlier result has finished is passed over: its token was computed in vain.
         """
         by_id = {sequence.seq_id: sequence for sequence in self.running}
-        finished = []
+        finished: list[Sequence] = []
         for step in plan.sequences:
-            sequence = by_id.get(step.seq_id)
-            if sequence is not None and step.sample is not None:
-                self._append(sequence, sampled[step.seq_id], finished)
+            if step.seq_id in by_id and step.seq_id in sampled.prompt_logprobs:
+                by_id[step.seq_id].prompt_logprobs = sampled.prompt_logprobs[step.seq_id]
+            asking = [step.seq_id, *(seq_id for seq_id, _ in step.forks)] if step.sample is not None else []
+            for seq_id in filter(by_id.__contains__, asking):
+                self._take_in(by_id[seq_id], sampled, finished)
         self.running = [s for s in self.running if s.status is Status.RUNNING]
         return finished
+
+    def _take_in(self, sequence: Sequence, sampled: Sampled, finished: list[Sequence]) -> None:
+        """What was sampled for it."""
+        seq_id = sequence.seq_id
+        if sequence.beams is not None:
+            sequence.num_pending_tokens = 0
+            sequence.beams.tops[seq_id] = sampled.logprobs[seq_id]
+            if sequence.beams.is_ready:
+                self._advance(sequence.beams, finished)
+            return
+        if seq_id in sampled.logprobs:
+            sequence.logprobs.append(sampled.logprobs[seq_id])
+        self._append(sequence, sampled.token_ids[seq_id], finished)
+
+    def _advance(self, beams: BeamGroup, finished: list[Sequence]) -> None:
+        """One step of beam search: other beams go on, or the best of those that ended are the row's completions."""
+        members = beams.members
+        chosen = beams.search.advance(members, [beams.tops[member.seq_id] for member in members])
+        self.counts.generated += len(chosen or ())
+        if chosen is not None:
+            self._replace_beams(members, self.groups.move(beams, chosen))
+            return
+        self._lengths.add(members[0].num_generated_tokens + 1)
+        for member in members:
+            self._release(member, Status.FINISHED)
+        finished += beams.results()
 
     def shrink(self, plan: StepPlan) -> bool:
         """Memory ran out in this step: none of it counts, all its sequences wait again, and from now on steps have at
@@ -160,32 +216,60 @@ class Scheduler:
         pending = [s for s in self.running if s.num_pending_tokens]
         if not pending:
             return False
-        decoding = filter(self._is_decoding, self.running)
-        num_new = sum(self._num_blocks(s.num_tokens) - len(s.block_table) for s in decoding)
+        num_new = sum(map(self._tables.num_missing, filter(self._is_decoding, self.running)))
         num_there = self.pool.num_spare if self._yields_to_reuse else self.pool.num_available
         return num_new > num_there or any(s.needs_known_tokens for s in pending)
 
     def _is_decoding(self, sequence: Sequence) -> bool:
-        return sequence.status is Status.RUNNING and not sequence.is_prefilling and not sequence.is_complete
+        is_to_compute = sequence.num_uncomputed_tokens > 0 and not sequence.is_prefilling
+        return sequence.status is Status.RUNNING and is_to_compute and not sequence.is_complete
 
     def _schedule_decodes(self, builder: StepBuilder) -> None:
         for sequence in list(self.running):
-            if self._is_decoding(sequence) and builder.budget and self._reserve_slot(sequence):
+            if sequence.beams is not None and sequence.beams.is_parted:
+                if sequence is sequence.beams.members[0] and sequence.status is Status.RUNNING:
+                    self._schedule_beams(sequence.beams, builder)
+            elif self._is_decoding(sequence) and builder.budget and self._reserve([sequence], builder):
                 builder.add(sequence, min(sequence.num_uncomputed_tokens, builder.budget))
 
-    def _reserve_slot(self, sequence: Sequence) -> bool:
-        """Make the block table cover the next token. False if the sequence had to be preempted for it."""
-        while self._num_blocks(sequence.num_tokens) > len(sequence.block_table):
-            is_careful = self._yields_to_reuse and len(self.running) > 1
-            if self.pool.num_spare if is_careful else self.pool.num_available:
-                sequence.block_table.append(self.pool.allocate())
-            elif self._preempt_last() is sequence:
-                return False
+    def _schedule_beams(self, beams: BeamGroup, builder: StepBuilder) -> None:
+        """All of them have their blocks before any takes part: they are preempted together."""
+        decoding = [member for member in beams.members if self._is_decoding(member)][: builder.budget]
+        restored = [member for member in beams.members if member.is_prefilling]  # these take part as other prefills do
+        if self._reserve([*decoding, *restored], builder):
+            for member in decoding:
+                builder.add(member, 1)
+
+    def _reserve(self, sequences: list[Sequence], builder: StepBuilder) -> bool:
+        """Make their block tables cover all of their tokens, and what is written next their own. False if they had to be
+        preempted for it."""
+        copies: list[BlockCopy] = []
+        for sequence in sequences:
+            while self._tables.num_missing(sequence):
+                is_careful = self._yields_to_reuse and any(s.row != sequence.row for s in self.running)
+                if self.pool.num_spare if is_careful else self.pool.num_available:
+                    self._tables.extend(sequence, copies)
+                    continue
+                self._preempt_last()
+                if sequence.status is not Status.RUNNING:
+                    return False
+        self.groups.counts.num_copied_blocks += len(copies)
+        for copy in copies:
+            builder.copy(copy)
         return True
 
-    def _preempt_last(self) -> Sequence:
-        """Release the blocks of the sequence admitted last; it is computed again from what the cache still holds."""
-        sequence = self.running.pop()
+    def _preempt_last(self) -> None:
+        """Release the blocks of the sequence admitted last; it is computed again from what the cache still holds.
+
+        Beams go together, and come back together: the prompt is computed, then each of them what is its own.
+        """
+        sequence = self.running[-1]
+        if sequence.beams is not None and sequence.beams.is_parted:
+            sequence, others = sequence.beams.members[0], sequence.beams.members[1:]
+            sequence.beams.store()
+            for other in others:
+                self._release(other, Status.WAITING)
+        self.running = [s for s in self.running if s.status is Status.RUNNING and s is not sequence]
         self._in_flight.discard(sequence)
         if self._uses is not None:
             self._uses.add_first(sequence)
@@ -194,7 +278,6 @@ class Scheduler:
         sequence.num_preemptions += 1
         self.num_preemptions += 1
         self.waiting.appendleft(sequence)
-        return sequence
 
     def _schedule_prefills(self, builder: StepBuilder) -> None:
         for sequence in self.running:
@@ -205,7 +288,8 @@ class Scheduler:
 
     def _admit(self, builder: StepBuilder) -> None:
         """Admit waiting sequences in order while budget and blocks last, passing over those that wait for a prefix."""
-        if not self.waiting or not builder.budget or len(self.running) >= self._max_running:
+        num_places = sum(sequence.num_places for sequence in self.running)
+        if not self.waiting or not builder.budget or num_places >= self._max_running:
             return
         room = Room(self.pool.block_size, self._lengths)
         for sequence in self.running:
@@ -213,7 +297,7 @@ class Scheduler:
         passed_over: list[Sequence] = []
         admitted: set[int] = set()
         for sequence in islice(self.waiting, ADMISSION_WINDOW):
-            if not builder.budget or len(self.running) >= self._max_running:
+            if not builder.budget or (self.running and num_places + sequence.num_places > self._max_running):
                 break
             match = None if self._is_waiting_for_prefix(sequence) else self._match(sequence)
             if match is None or self._must_defer(sequence, match):
@@ -221,10 +305,13 @@ class Scheduler:
                 continue
             while passed_over:
                 room.keep_all(passed_over.pop())
+            if sequence.params.prompt_logprobs is not None:
+                match = without_last(match, self.pool.block_size)
             room.keep_growth(sequence)
             if not self._has_room(sequence, match, room):
                 break
             self._start(sequence, match, builder)
+            num_places += sequence.num_places
             admitted.add(sequence.seq_id)
         if admitted:
             self.waiting = deque(s for s in self.waiting if s.seq_id not in admitted)
@@ -250,7 +337,7 @@ class Scheduler:
 
     def _has_room(self, sequence: Sequence, match: PrefixMatch, room: Room) -> bool:
         """Whether its known tokens fit beside `room` without evicting what others will use. Alone it always fits."""
-        num_new = self._num_blocks(sequence.num_tokens) - len(match.blocks)
+        num_new = self._tables.num_blocks(sequence.num_tokens) - len(match.blocks)
         if not self.running:
             return True
         if self._yields_to_reuse:
@@ -271,7 +358,7 @@ class Scheduler:
     def _start(self, sequence: Sequence, match: PrefixMatch, builder: StepBuilder) -> None:
         for block in match.blocks:
             self.pool.acquire(block)
-        num_new = self._num_blocks(sequence.num_tokens) - len(match.blocks)
+        num_new = self._tables.num_blocks(sequence.num_tokens) - len(match.blocks)
         sequence.block_table = [*match.blocks, *(self.pool.allocate() for _ in range(num_new))]
         if self._uses is not None:
             self._uses.remove(sequence)
@@ -293,7 +380,7 @@ class Scheduler:
         sequence.num_pending_tokens -= 1
         sequence.num_forced_tokens = 0
         self._append_known(sequence, token_id)
-        if sequence.grammar is not None:
+        if sequence.grammar is not None and sequence.num_top is None:  # a log-probability takes a step
             self._append_forced(sequence)
         if self._computed is not None:
             self._computed.enter_full(sequence)
@@ -325,8 +412,3 @@ class Scheduler:
         self.pool.release(reversed(sequence.block_table))
         sequence.block_table = []
         sequence.status = status
-
-    # --- arithmetic ---
-
-    def _num_blocks(self, num_tokens: int) -> int:
-        return -(-num_tokens // self.pool.block_size)

@@ -1,13 +1,17 @@
 """A sequence: one prompt, its continuation, and where its keys and values lie."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from batchpaged.engine.grammar import Grammar
 from batchpaged.engine.sampling_params import SamplingParams
+from batchpaged.engine.step import TokenLogprobs
+
+if TYPE_CHECKING:
+    from batchpaged.engine.beam_search import BeamSearch
 
 FinishReason = Literal["stop", "length"]
 
@@ -54,6 +58,11 @@ class Sequence:
     block_hashes: list[bytes] = field(default_factory=list)  # of its leading full blocks, as far as anybody asked
     waits_for: "Sequence | None" = None  # is prefilling tokens that this one would compute again
     num_awaited_tokens: int = 0  # how many, where it waits
+    # Of a sequence group.
+    row: int = -1  # seq_id of the group's first sequence
+    forks: "tuple[Fork, ...]" = ()  # those that part from it once the prompt is computed
+    beams: "BeamGroup | None" = None
+    score: float | None = None  # of a finished beam
     # What FutureUses knows of it.
     place: int | None = None  # in the queue; None unless it waits
     successor: "Sequence | None" = None  # the next in planned order, if that one leaves it inside a block
@@ -61,6 +70,9 @@ class Sequence:
     copy_source: int | None = None  # block kept because this one, waiting, will copy slots of it
     finish_reason: FinishReason | None = None
     stop_index: int | None = None  # length in characters of the completion, when a stop string ended it
+    num_top: int | None = None  # most likely tokens whose log-probabilities are wanted with each generated one; None: none
+    logprobs: list[TokenLogprobs] = field(default_factory=list)  # of each generated token, where they are wanted
+    prompt_logprobs: TokenLogprobs | None = None  # of all prompt tokens but the first, once they are known
     prompt_array: np.ndarray | None = None  # int32 [num_prompt_tokens], for fast comparison
     sort_key: bytes = b""  # adapter and prompt in bytes that sort as they do
     # Accounting: every prompt token is counted once, as cached or as prefilled, when it first enters the cache.
@@ -71,8 +83,39 @@ class Sequence:
     num_preemptions: int = 0
 
     def __post_init__(self) -> None:
-        self.prompt_array = np.asarray(self.token_ids[: self.num_prompt_tokens], dtype=np.int32)
-        self.sort_key = (self.adapter or "").encode() + self.prompt_array.astype(">i4").tobytes()
+        if self.prompt_array is None:
+            self.prompt_array = np.asarray(self.token_ids[: self.num_prompt_tokens], dtype=np.int32)
+            self.sort_key = (self.adapter or "").encode() + self.prompt_array.astype(">i4").tobytes()
+        self.row = self.seq_id if self.row < 0 else self.row
+
+    def sibling(self, seq_id: int, seed: int, token_ids: list[int], grammar: Grammar | None = None) -> "Sequence":
+        """Another sequence of its row, that runs with its blocks; they are not acquired for it yet."""
+        made = Sequence(
+            seq_id,
+            token_ids,
+            self.num_prompt_tokens,
+            self.params,
+            seed,
+            self.adapter,
+            grammar,
+            Status.RUNNING,
+            num_pending_tokens=self.num_pending_tokens,
+            num_top=self.num_top,
+            logprobs=list(self.logprobs),
+            row=self.row,
+            beams=self.beams,
+            prompt_array=self.prompt_array,
+            sort_key=self.sort_key,
+            num_known_tokens=self.num_known_tokens,
+        )
+        made.take_table(self)
+        return made
+
+    def take_table(self, source: "Sequence") -> None:
+        """Of another sequence of its row. The caller acquires the blocks, and has released those it had."""
+        self.block_table, self.block_hashes = list(source.block_table), list(source.block_hashes)
+        self.num_computed_tokens, self.num_cached_blocks = source.num_computed_tokens, source.num_cached_blocks
+        self.is_private = source.is_private
 
     def num_common(self, other: "Sequence") -> int:
         """Leading prompt tokens that both share; none where their adapters differ, and with them keys and values."""
@@ -105,7 +148,17 @@ class Sequence:
     @property
     def needs_known_tokens(self) -> bool:
         """Its next token cannot be chosen before all others are known."""
-        return self.grammar is not None or self.params.needs_history
+        return self.grammar is not None or self.params.needs_history or self.beams is not None
+
+    @property
+    def num_places(self) -> int:
+        """Sequences that run for it, once the prompt is computed."""
+        return 1 + len(self.forks) if self.beams is None or self.beams.is_parted else self.params.beam_width
+
+    @property
+    def is_restored(self) -> bool:
+        """It stands for beams that were preempted, and will part into them."""
+        return self.beams is not None and bool(self.beams.stored)
 
     @property
     def generated_token_ids(self) -> list[int]:
@@ -127,6 +180,55 @@ class Sequence:
         counts.recomputed += num_again
         counts.prefilled += num_new
         self.num_known_tokens = max(self.num_known_tokens, end)
+
+
+@dataclass(frozen=True)
+class Fork:
+    """A sequence to be, which differs from the row's first one in these."""
+
+    seq_id: int
+    seed: int
+    grammar: Grammar | None = None
+
+
+@dataclass(eq=False)
+class BeamGroup:
+    """The beams of one row. Until the prompt is computed its first sequence stands for them all."""
+
+    search: "BeamSearch"
+    members: list[Sequence]  # as many as go on, in the order of the search
+    tops: dict[int, TokenLogprobs] = field(default_factory=dict)  # the most likely next tokens, by seq_id, as far as known
+    stored: list[tuple[list[int], list[TokenLogprobs]]] = field(default_factory=list)  # beams that were preempted
+    is_parted: bool = False
+
+    @property
+    def is_ready(self) -> bool:
+        """All that the next choice depends on is known."""
+        return len(self.tops) == len(self.members)
+
+    def store(self) -> None:
+        """The beams are preempted: their first sequence has the prompt alone from now on, and stands for them."""
+        first = self.members[0]
+        self.stored = [(member.token_ids, member.logprobs) for member in self.members]
+        first.token_ids, first.logprobs = first.token_ids[: first.num_prompt_tokens], []
+        self.members, self.tops, self.is_parted = [first], {}, False
+
+    def results(self) -> list[Sequence]:
+        """The search is over: the best hypotheses, as sequences that are finished."""
+        first = self.members[0]
+        prompt = first.token_ids[: first.num_prompt_tokens]
+        return [
+            replace(
+                first,
+                seq_id=first.row + i,
+                token_ids=[*prompt, *hypothesis.token_ids],
+                logprobs=hypothesis.logprobs,
+                finish_reason=hypothesis.finish_reason,
+                stop_index=hypothesis.stop_index,
+                score=float(hypothesis.score),
+            )
+            for i, hypothesis in enumerate(self.search.hypotheses[: first.params.n])
+        ]
 
 
 def common_prefix_length(a: np.ndarray, b: np.ndarray) -> int:

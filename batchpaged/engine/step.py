@@ -1,6 +1,9 @@
 """All that crosses from scheduler to model runner, and back."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
 
 from batchpaged.engine.grammar import Grammar
 from batchpaged.engine.sampling_params import SamplingParams
@@ -24,6 +27,20 @@ class SampleRequest:
     num_tokens: int  # of the sequence so far: the position that the new token takes
     token_ids: tuple[int, ...] | None  # prompt and completion so far; only where a penalty needs them
     grammar: Grammar | None = None  # says which tokens are allowed; it changes only once this token is known
+    num_top: int | None = None  # most likely tokens whose log-probabilities are wanted beside the chosen one's; None: none
+
+
+@dataclass(frozen=True)
+class PromptRequest:
+    """Log-probabilities of prompt tokens, each given all before it: kept beside keys and values, in the token's own slot.
+
+    The i-th token computed in this step predicts the i-th one here.
+    """
+
+    num_top: int  # most likely tokens beside the prompt's own
+    token_ids: tuple[int, ...]  # of the prompt, from the one after the first computed in this step
+    slots: tuple[int, ...]  # theirs
+    wanted: tuple[int, ...] | None  # slots of all prompt tokens but the first, once the prompt is computed: fetch these
 
 
 @dataclass(frozen=True)
@@ -36,6 +53,9 @@ class SequenceStep:
     block_table: tuple[int, ...]  # covers context_length tokens
     sample: SampleRequest | None  # None while a chunk of the prompt is still missing
     adapter: str | None = None  # identity of the LoRA adapter that its tokens are computed with
+    prompt: PromptRequest | None = None
+    # (seq_id, request) of sequences that part from this one: they take their first token from the same logits.
+    forks: tuple[tuple[int, SampleRequest], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -63,3 +83,33 @@ class StepPlan:
     @property
     def num_tokens(self) -> int:
         return len(self.token_ids)
+
+
+@dataclass(frozen=True)
+class TokenLogprobs:
+    """Natural logarithms of probabilities, of n tokens: the model's own, before temperature, penalties and filters."""
+
+    logprobs: np.ndarray  # float32 [n], of the tokens that are there
+    ranks: np.ndarray  # int32 [n]; 1: the most likely token
+    top_ids: np.ndarray  # int32 [n, num_top], the most likely tokens, best first
+    top_logprobs: np.ndarray  # float32 [n, num_top]
+
+    def row(self, index: int) -> "TokenLogprobs":
+        """One of them, n = 1."""
+        at = slice(index, index + 1)
+        return TokenLogprobs(self.logprobs[at], self.ranks[at], self.top_ids[at], self.top_logprobs[at])
+
+
+def join_logprobs(parts: "list[TokenLogprobs]") -> TokenLogprobs:
+    """Of at least one."""
+    columns = zip(*((p.logprobs, p.ranks, p.top_ids, p.top_logprobs) for p in parts), strict=True)
+    return TokenLogprobs(*map(np.concatenate, columns))
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """What comes back from a step, by seq_id."""
+
+    token_ids: Mapping[int, int]
+    logprobs: Mapping[int, TokenLogprobs] = field(default_factory=dict)  # n = 1, where they are wanted
+    prompt_logprobs: Mapping[int, TokenLogprobs] = field(default_factory=dict)  # n = prompt tokens - 1

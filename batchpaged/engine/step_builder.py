@@ -2,8 +2,9 @@
 
 from collections.abc import Iterable
 
+from batchpaged.engine.grammar import Grammar
 from batchpaged.engine.sequence import Sequence, TokenCounts
-from batchpaged.engine.step import BlockCopy, PendingToken, SampleRequest, SequenceStep, StepPlan
+from batchpaged.engine.step import BlockCopy, PendingToken, PromptRequest, SampleRequest, SequenceStep, StepPlan
 
 
 class StepBuilder:
@@ -34,10 +35,25 @@ class StepBuilder:
             self._token_ids.append(None)
         self._positions += range(start, end)
         self._slots += self._slots_of(sequence.block_table, start, end)
-        sample = _sample_request(sequence) if end == sequence.num_tokens else None
+        is_last = end == sequence.num_tokens and not sequence.is_restored
+        sample = _sample_request(sequence, sequence.seed, sequence.grammar) if is_last else None
+        forks = _forks(sequence) if is_last else ()
         table = tuple(sequence.block_table[: -(-end // self._block_size)])
-        self._sequences.append(SequenceStep(sequence.seq_id, num_tokens, end, table, sample, sequence.adapter))
+        prompt = self._prompt_request(sequence, start, end)
+        self._sequences.append(
+            SequenceStep(sequence.seq_id, num_tokens, end, table, sample, sequence.adapter, prompt, forks)
+        )
         sequence.count_computed(start, end, self._counts)
+
+    def _prompt_request(self, sequence: Sequence, start: int, end: int) -> PromptRequest | None:
+        """For the tokens that follow [start, end) in the prompt, while its log-probabilities are not all there."""
+        num_top, num_prompt = sequence.params.prompt_logprobs, sequence.num_prompt_tokens
+        if num_top is None or sequence.prompt_logprobs is not None:
+            return None
+        first, last = start + 1, min(end + 1, num_prompt)
+        slots = tuple(self._slots_of(sequence.block_table, first, last))
+        wanted = tuple(self._slots_of(sequence.block_table, 1, num_prompt)) if end >= num_prompt else None
+        return PromptRequest(num_top, tuple(sequence.token_ids[first:last]), slots, wanted)
 
     def _slots_of(self, block_table: list[int], start: int, end: int) -> Iterable[int]:
         size = self._block_size
@@ -56,6 +72,10 @@ class StepBuilder:
         )
 
 
-def _sample_request(sequence: Sequence) -> SampleRequest:
+def _sample_request(sequence: Sequence, seed: int, grammar: Grammar | None) -> SampleRequest:
     history = tuple(sequence.token_ids) if sequence.params.needs_history else None
-    return SampleRequest(sequence.params, sequence.seed, sequence.num_tokens, history, sequence.grammar)
+    return SampleRequest(sequence.params, seed, sequence.num_tokens, history, grammar, sequence.num_top)
+
+
+def _forks(sequence: Sequence) -> tuple[tuple[int, SampleRequest], ...]:
+    return tuple((fork.seq_id, _sample_request(sequence, fork.seed, fork.grammar)) for fork in sequence.forks)

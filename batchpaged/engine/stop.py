@@ -2,6 +2,7 @@
 
 from typing import Protocol
 
+from batchpaged.engine.sampling_params import SamplingParams
 from batchpaged.engine.sequence import FinishReason, Sequence
 
 # A token that adds to the text adds at least one byte; a few more cover partial characters and stripped spaces.
@@ -23,6 +24,10 @@ class StopCheck:
         self._tokenizer = tokenizer
         self._eos_token_ids = eos_token_ids
         self._has_text: dict[int, bool] = {}  # by token id
+
+    def num_end_tokens(self, params: SamplingParams) -> int:
+        """Tokens that end a completion."""
+        return len(params.stop_token_ids | (frozenset() if params.ignore_eos else self._eos_token_ids))
 
     def finish_reason(self, sequence: Sequence) -> FinishReason | None:
         """Called after a token was appended; sets `sequence.stop_index` where a stop string was found."""

@@ -9,7 +9,7 @@ from batchpaged.cluster.fan_out import equal_runs
 from batchpaged.cluster.unit_ranges import CompletionSum, OpenRows
 from batchpaged.engine.engine import Completion, Engine, EngineLimits, row_seed
 from batchpaged.engine.sampling_params import SamplingParams
-from batchpaged.engine.step import SampleRequest, StepPlan
+from batchpaged.engine.step import Sampled, SampleRequest, StepPlan
 from batchpaged.engine.stop import StopCheck
 from batchpaged.errors import RowError
 from batchpaged.planning.units import Unit
@@ -33,10 +33,10 @@ class CountingModel:
         self.final_lengths: dict[int, int] = {}  # tokens of prompt and completion, by the row's seed
         self._step_time = step_time
 
-    def start(self, plan: StepPlan) -> Callable[[], dict[int, int]]:
+    def start(self, plan: StepPlan) -> Callable[[], Sampled]:
         self.busy_seconds += self._step_time.seconds(plan)
         sampled = {step.seq_id: self._next_token(step.sample) for step in plan.sequences if step.sample is not None}
-        return lambda: sampled
+        return lambda: Sampled(sampled)
 
     def _next_token(self, request: SampleRequest) -> int:
         return END if request.num_tokens + 1 >= self.final_lengths[request.seed] else FILLER
@@ -119,7 +119,7 @@ class SimulatedWorker:
         """-> rows that ended: the one that was computed, and those equal to it."""
         unit, num_equal = completion.tag.unit, completion.tag.num_equal
         unit.num_open -= num_equal
-        unit.completions += CompletionSum(num_equal, num_equal * len(completion.token_ids))
+        unit.completions += CompletionSum(num_equal, num_equal * completion.num_generated_tokens)
         self.num_fanned_out_tokens += (num_equal - 1) * completion.num_prompt_tokens
         return num_equal
 

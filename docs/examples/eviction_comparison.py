@@ -18,6 +18,7 @@ from batchpaged.engine.prefix_cache import PrefixCache
 from batchpaged.engine.sampling_params import SamplingParams
 from batchpaged.engine.scheduler import Scheduler, SchedulerLimits
 from batchpaged.engine.sequence import Sequence
+from batchpaged.engine.step import Sampled
 
 BLOCK_SIZE = 16
 MAX_TOKENS = 16
@@ -65,7 +66,8 @@ def num_prefilled_tokens(prompts: Prompts, num_blocks: int, max_sequences: int, 
     while (plan := scheduler.schedule()) is not None:
         scheduler.start(plan)
         asking = (step for step in plan.sequences if step.sample is not None)
-        scheduler.update(plan, {step.seq_id: 50_000 + step.seq_id + step.context_length for step in asking})
+        token_ids = {step.seq_id: 50_000 + step.seq_id + step.context_length for step in asking}
+        scheduler.update(plan, Sampled(token_ids))
     scheduler.check()
     return scheduler.counts.prefilled
 

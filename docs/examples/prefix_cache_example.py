@@ -13,7 +13,7 @@ from batchpaged.engine.prefix_cache import PrefixCache
 from batchpaged.engine.sampling_params import SamplingParams
 from batchpaged.engine.scheduler import Scheduler, SchedulerLimits
 from batchpaged.engine.sequence import Sequence, Status
-from batchpaged.engine.step import StepPlan
+from batchpaged.engine.step import Sampled, StepPlan
 
 BLOCK_SIZE = 4
 NUM_BLOCKS = 10
@@ -81,7 +81,7 @@ class Example:
         sampled = self.execute(plan)
         tables = [list(sequence.block_table) for sequence in self.sequences]
         self.scheduler.start(plan)
-        finished = self.scheduler.update(plan, sampled)
+        finished = self.scheduler.update(plan, Sampled(sampled))
         yield from self.exchanges(tables)
         for sequence in finished:
             yield f"{self.names[sequence.seq_id]} is finished: {words(sequence.generated_token_ids)}"

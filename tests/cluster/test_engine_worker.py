@@ -12,7 +12,7 @@ import pytest
 from batchpaged.cluster import engine_worker
 from batchpaged.cluster.current_engine import CurrentEngine
 from batchpaged.cluster.engine_worker import EngineWorker, Serving, UnitRow
-from batchpaged.engine.engine import Completion
+from batchpaged.engine.engine import Completion, Output
 from batchpaged.engine.sampling_params import SamplingParams
 from batchpaged.engine.sequence import TokenCounts
 from batchpaged.errors import RowError, UnfinishedError
@@ -77,7 +77,7 @@ class FakeEngine:
         done = [entry for entry in batch if entry[0] == 0]
         self.queue = [entry for entry in self.queue if entry[0]]
         self.scheduler.counts.generated += len(batch)
-        return [Completion(tag, str(tag), (7,) * n, "length", n, 0, n, 0) for _, tag, n in done]
+        return [Completion(tag, (Output(str(tag), (7,) * n, "length"),), n, 0, n, 0) for _, tag, n in done]
 
 
 def start(engine, samples=None, fans_out=False, stall_seconds=None):

@@ -3,7 +3,7 @@
 from hypothesis import given, strategies as st
 
 from batchpaged.cluster.fan_out import equal_rows, fanned_out
-from batchpaged.engine.engine import Completion
+from batchpaged.engine.engine import Completion, Output
 
 
 @given(st.lists(st.tuples(st.lists(st.integers(0, 1), max_size=2), st.sampled_from([None, "g", "h"])), max_size=12))
@@ -22,7 +22,7 @@ def test_equal_rows_have_neighbouring_prompts_and_one_kind(rows):
 
 
 def test_a_row_that_was_not_computed_has_all_of_its_prompt_from_the_cache():
-    computed = Completion(3, "text", (1, 2), "stop", 10, 4, 6, 5)
+    computed = Completion(3, (Output("text", (1, 2), "stop"),), 10, 4, 6, 5)
     copied = fanned_out(computed)
     assert (copied.text, copied.token_ids, copied.finish_reason) == ("text", (1, 2), "stop")
     assert (copied.num_cached_tokens, copied.num_prefilled_tokens, copied.num_recomputed_tokens) == (10, 0, 0)

@@ -9,7 +9,7 @@ from batchpaged.engine.engine import Completion
 
 
 def completion(num_prompt: int, num_prefilled: int) -> Completion:
-    return Completion(0, "", (), "stop", num_prompt, num_prompt - num_prefilled, num_prefilled, 0)
+    return Completion(0, (), num_prompt, num_prompt - num_prefilled, num_prefilled, 0)
 
 
 def prefixes(prompt: list[int]) -> set[tuple[int, ...]]:

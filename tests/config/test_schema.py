@@ -83,7 +83,7 @@ def test_the_pipelines_we_ship_are_valid(path):
         ("sampling.temperature", "a number >= 0"),
         ("sampling.top_k", "an integer >= 1 or null"),
         ("engine.prefix_cache", "true or false"),
-        ("sampling.logprobs", "null"),
+        ("sampling.logprobs", "an integer >= 0 and <= 20 or null"),
         ("cluster.workers", "auto or an integer >= 1"),
         ("output", "a mapping with keys path"),
         ("evaluate", "a mapping with keys references, metrics, contexts, gold_contexts, metrics_folder, judge"),

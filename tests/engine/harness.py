@@ -13,7 +13,7 @@ from batchpaged.engine.prefix_cache import BlockHash, PrefixCache, xxh3_128
 from batchpaged.engine.sampling_params import SamplingParams
 from batchpaged.engine.scheduler import Scheduler, SchedulerLimits
 from batchpaged.engine.sequence import FinishReason, Sequence
-from batchpaged.engine.step import StepPlan
+from batchpaged.engine.step import Sampled, StepPlan
 
 EOS = 0
 VOCAB_SIZE = 20  # of the fake model: about one completion in a few ends by EOS before max_tokens
@@ -54,7 +54,7 @@ class Harness:
         self.num_steps = 0
         self.num_copies = 0
         self.steps_ahead = settings.steps_ahead
-        self.started: deque[tuple[StepPlan, Callable[[], dict[int, int]]]] = deque()
+        self.started: deque[tuple[StepPlan, Callable[[], Sampled]]] = deque()
         self.on_plan: Callable[[StepPlan], None] = lambda plan: None
 
     def add(self, prompt: Prompt[int], max_tokens: int, **more: Any) -> Sequence:

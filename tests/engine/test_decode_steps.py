@@ -128,7 +128,7 @@ def test_a_step_is_started_without_waiting_for_the_device(name: str, make_replay
     decode = StepPlan((None,), (9,), (9,), (SequenceStep(0, 1, 10, (0, 1), request),), (), (PendingToken(0, 0),))
     with NoWaiting():
         results = [runner.start(plan) for plan in (prefill, decode)]
-    assert all(list(result()) == [0] for result in results)
+    assert all(list(result().token_ids) == [0] for result in results)
 
 
 def engine_of(runner: ModelRunner, steps_ahead: int, num_blocks: int = NUM_BLOCKS) -> Engine:

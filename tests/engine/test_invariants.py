@@ -15,7 +15,7 @@ from batchpaged.engine.block_pool import BlockPool
 from batchpaged.engine.engine import Engine, EngineLimits
 from batchpaged.engine.prefix_cache import PrefixCache, PrefixMatch
 from batchpaged.engine.sampling_params import SamplingParams
-from batchpaged.engine.step import BlockCopy, SequenceStep, StepPlan
+from batchpaged.engine.step import BlockCopy, Sampled, SequenceStep, StepPlan
 from batchpaged.engine.stop import StopCheck
 from batchpaged.errors import RowError
 
@@ -218,7 +218,7 @@ def test_the_step_plan_is_all_that_crosses_to_the_runner() -> None:
     class Remote:
         """A runner that sees a plan only as the bytes that would travel to another process."""
 
-        def start(self, plan: StepPlan) -> Callable[[], dict[int, int]]:
+        def start(self, plan: StepPlan) -> Callable[[], Sampled]:
             return local.runner.start(pickle.loads(pickle.dumps(plan)))
 
     local = Harness(TIGHT)

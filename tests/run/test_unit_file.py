@@ -7,20 +7,20 @@ import pytest
 import xxhash
 
 from batchpaged.dataset.schema import OUTPUT_COLUMNS
-from batchpaged.engine.engine import Completion
+from batchpaged.engine.engine import Completion, Output
 from batchpaged.run.unit_file import (
-    UNIT_SCHEMA,
     DamagedUnit,
     check_unit,
     last_of_each_session,
     prompt_hash,
     read_unit_facts,
     result_row,
+    unit_schema,
     write_unit,
 )
 
 PROMPT = {"ordinal": 7, "row_id": "r7", "token_ids": [1, 2, 300], "num_truncated": 0, "status": "ok", "error": None}
-COMPLETION = Completion((0, 0), "text", (5, 6), "stop", 3, 2, 1, 0)
+COMPLETION = Completion((0, 0), (Output("text", (5, 6), "stop"),), 3, 2, 1, 0)
 
 
 def test_a_computed_row():
@@ -63,7 +63,7 @@ def test_rows_and_facts_are_in_one_file(tmp_path):
     write_unit(tmp_path / "unit", [result_row(PROMPT, COMPLETION)], facts)
     assert read_unit_facts(tmp_path / "unit") == facts
     table = pq.read_table(tmp_path / "unit")
-    assert table.schema.names == UNIT_SCHEMA.names == ["ordinal", "row_id", *OUTPUT_COLUMNS.names]
+    assert table.schema.names == unit_schema().names == ["ordinal", "row_id", *OUTPUT_COLUMNS.names]
     assert table["completion"].to_pylist() == ["text"]
     assert os.listdir(tmp_path) == ["unit"]
 
@@ -120,7 +120,7 @@ def test_no_flipped_bit_goes_unnoticed(tmp_path):
         path.write_bytes(content[:place] + bytes([content[place] ^ 1 << chooser.randrange(8)]) + content[place + 1 :])
         try:
             check_unit(path)
-            assert read_unit_facts(path) == facts and pq.ParquetFile(path).read(UNIT_SCHEMA.names).to_pylist() == rows
+            assert read_unit_facts(path) == facts and pq.ParquetFile(path).read(unit_schema().names).to_pylist() == rows
         except DamagedUnit:
             num_found += 1
     assert num_found > 350  # the others are in names and statistics that nobody reads
