@@ -63,7 +63,9 @@ def plan_prepared(
         summary = make_plan(files, work, run, settings) if request else preview_plan(files, work, settings)[0]
         prompts = read_prompts(run, request.num_rows) if request else ()
         failed_rows = tuple(islice(_failed_rows(files), NUM_FAILED_SHOWN))
-    needs = estimate(summary, cost, pipeline.sampling.max_tokens, engine.max_sequences)
+    sampling = pipeline.sampling
+    max_rows = max(1, engine.max_sequences // sampling.num_sequences)
+    needs = estimate(summary, cost, sampling.max_tokens * sampling.num_sequences, max_rows)
     worker = Worker(cost, _kv_bytes_available(engine, cost.kv_bytes_per_token, device), _flops_per_second(device))
     seconds, note = _seconds(needs.flops, worker.flops_per_second)
     num_planned = summary.num_rows - summary.num_failed

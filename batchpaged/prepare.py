@@ -165,6 +165,7 @@ def _setting_problems(pipeline: Pipeline) -> list[str]:
     metrics, stages = metrics_in_report(pipeline), [stage.name for stage in pipeline.stages]
     problems += [line for gate in pipeline.gates for line in _problem(lambda: parse_gates([gate], metrics, stages))]
     problems += _problem(lambda: check_previous(pipeline))
+    problems += _problem(lambda: _plain_stages(pipeline))
     for single in pipeline.single:
         problems += _problem(lambda: grammar_of(single.sampling.structured))
         if single.evaluate is not None:
@@ -178,6 +179,16 @@ def _check_stages(pipeline: Pipeline, location: Path | str) -> None:
     """Before anything asks the store."""
     if pipeline.stages and is_on_store(location):
         raise ConfigError("stages: their run directory has to be a folder in this version; copy its output to the store")
+
+
+def _plain_stages(pipeline: Pipeline) -> None:
+    """What later stages see of a stage, and what the output has of it, is one completion."""
+    for stage, single in zip(pipeline.stages, pipeline.single if pipeline.stages else (), strict=True):
+        if not output_columns(single.sampling).equals(OUTPUT_COLUMNS):
+            raise ConfigError(
+                f"stages: {stage.name} cannot have sampling.n above 1, best_of, beam_width, logprobs or prompt_logprobs "
+                "in this version; leave them out"
+            )
 
 
 def metrics_in_report(pipeline: Pipeline) -> list[str]:

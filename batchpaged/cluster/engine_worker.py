@@ -6,7 +6,7 @@ import time
 import traceback
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from batchpaged.clock import now
@@ -258,6 +258,7 @@ class EngineWorker:
             "num_blocks": engine.pool.num_blocks,
             "block_size": engine.pool.block_size,
             "max_batch_tokens": engine.scheduler.max_batch_tokens,
+            "groups": asdict(engine.scheduler.groups.counts),  # a run of several stages has none
             **self._of_this_stage(),
         }
 
@@ -317,7 +318,8 @@ class EngineWorker:
     def _open_rows(self) -> OpenRows:
         num_rows = sum(len(unit.rows) for unit in self._units.values())
         num_open = sum(unit.num_open for unit in self._units.values())
-        return OpenRows(num_rows - len(self._engine.scheduler.waiting), num_rows - num_open)
+        num_waiting = min(len(self._engine.scheduler.waiting), num_open)  # a row may have several sequences
+        return OpenRows(num_rows - num_waiting, num_rows - num_open)
 
     # --- and these in the watchdog's ---
 

@@ -76,7 +76,7 @@ def _make_engine_worker(job: Job) -> EngineWorker:
 
 
 def sampling_params(job: Job) -> SamplingParams:
-    fields = job.pipeline.sampling.model_dump(exclude={"n", "structured"})
+    fields = job.pipeline.sampling.model_dump(exclude={"structured"})
     return SamplingParams(**{**fields, "stop_token_ids": frozenset(fields["stop_token_ids"])})
 
 

@@ -53,7 +53,8 @@ class Inference:
         self._failures = FailureLimit(job.pipeline.max_failed_rows, job.directory)
         self._failures.add(summary.num_failed + sum(facts.get("num_refused", 0) for facts in done.values()))
         self._note_earlier_work(len(done), num_damaged, summary.num_units)
-        self._tracker = ProgressTracker(summary, job.pipeline.sampling.max_tokens, list(done.values()))
+        sampling = job.pipeline.sampling
+        self._tracker = ProgressTracker(summary, sampling.max_tokens * sampling.num_sequences, list(done.values()))
         self._ranges = _unit_ranges(job, done)
         self._num_units = summary.num_units
         self._sent: dict[str, int] = {}  # by address of a worker: the unit sent to it last
@@ -147,5 +148,5 @@ def _unit_ranges(job: Job, done: Collection[int]) -> UnitRanges:
     """`done`: units that are not to be computed."""
     units = [unit for unit in read_plan(job.directory.path)[1] if unit.index not in done]
     engine, sampling = job.pipeline.engine, job.pipeline.sampling
-    first_guess = expected_decode_tokens(sampling.max_tokens, sampling.ignore_eos)
+    first_guess = expected_decode_tokens(sampling.max_tokens, sampling.ignore_eos) * sampling.num_sequences
     return UnitRanges(units, job.num_workers, first_guess, Batch(engine.max_sequences, engine.max_batch_tokens))

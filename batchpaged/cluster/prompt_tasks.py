@@ -150,5 +150,5 @@ def plan_step(function: Callable[..., Any], *arguments: Any) -> Any:
 
 def plan_settings(pipeline: Pipeline, model: ModelCost | None, num_workers: int) -> PlanSettings:
     sampling = pipeline.sampling
-    num_decode_tokens = expected_decode_tokens(sampling.max_tokens, sampling.ignore_eos)
+    num_decode_tokens = expected_decode_tokens(sampling.max_tokens, sampling.ignore_eos) * sampling.num_sequences
     return PlanSettings(cost_model(model, num_decode_tokens, sampling.temperature == 0), num_workers)

@@ -34,12 +34,6 @@ def _check_run_dir(path: str) -> str:
     return os.path.expanduser(path)
 
 
-def _check_n(n: int) -> int:
-    if n != 1:
-        raise ValueError("must be 1: several completions of one row are not supported in this version")
-    return n
-
-
 TokenId = Annotated[int, Field(ge=0)]
 AtLeastOne = Annotated[int, Field(ge=1)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$", examples=["rag_eval"])]
@@ -182,8 +176,18 @@ class SamplingConfig(Section):
     structured: StructuredConfig | None = Field(
         None, description="What a completion must be, by JSON schema, regular expression or choices; null: anything"
     )
-    n: Annotated[AtLeastOne, AfterValidator(_check_n)] = Field(
-        1, description="Completions per row; only 1 in this version"
+    n: AtLeastOne = Field(1, description="Completions per row; above 1 the output has lists of them")
+    best_of: AtLeastOne | None = Field(
+        None, description="Completions sampled per row, of which the n with the highest mean log-probability are kept; null: n"
+    )
+    beam_width: Annotated[int, Field(ge=2)] | None = Field(
+        None, description="Beam search with so many beams, of which the n best are kept; null: none"
+    )
+    length_penalty: float = Field(
+        1.0, description="A beam's score is its log-probability over its length to the power of this; above 0: longer ones"
+    )
+    early_stopping: bool | Literal["never"] = Field(
+        False, description="A beam search ends once beam_width beams have ended (true), or none is likely (false), or able to win"
     )
     logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = Field(
         None,
@@ -193,6 +197,11 @@ class SamplingConfig(Section):
     prompt_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = Field(
         None, description="The same of prompt tokens; null: none"
     )
+
+    @property
+    def num_sequences(self) -> int:
+        """Sequences that are generated for a row."""
+        return self.beam_width or (self.best_of or self.n if self.temperature > 0 else 1)
 
 
 class StageConfig(Section):

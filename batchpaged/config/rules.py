@@ -170,6 +170,43 @@ def _columns_of_metrics(
     return None
 
 
+def _best_of_samples(best_of: int | None, n: int, temperature: float, beam_width: int | None) -> str | None:
+    if best_of is None:
+        return None
+    if best_of < n:
+        return f"must be at least sampling.n = {n}, the completions that are kept"
+    if beam_width is not None:
+        return "cannot be with sampling.beam_width, which has its own choice of the best; leave one of them out"
+    if temperature == 0:
+        return "needs sampling.temperature above 0: without it all completions of a row are equal"
+    return None
+
+
+def _beams_alone(beam_width: int | None, n: int, temperature: float, penalty: float, structured: object) -> str | None:
+    if beam_width is None:
+        return None
+    if beam_width < n:
+        return f"must be at least sampling.n = {n}, the beams that are kept"
+    if temperature > 0:
+        return "needs sampling.temperature 0: a beam search takes the most likely tokens; leave one of them out"
+    if penalty != 1:
+        return "cannot be with sampling.repetition_penalty; leave one of them out"
+    if structured is not None:
+        return "cannot be with sampling.structured; leave one of them out"
+    return None
+
+
+def _goes_with_beams(value: object, default: object, beam_width: int | None) -> str | None:
+    return "goes with sampling.beam_width only; leave it out" if beam_width is None and value != default else None
+
+
+def _room_for_the_group(max_sequences: int, n: int, best_of: int | None, beam_width: int | None) -> str | None:
+    num_sequences = max(n, best_of or 1, beam_width or 1)
+    if num_sequences <= max_sequences:
+        return None
+    return f"must be at least {num_sequences}, the sequences of one row by sampling, which run together"
+
+
 _AT_K = re.compile(r"mrr|(recall|precision)_at_[0-9]+")
 _USUAL_METRICS = ("exact_match", "f1")
 _EVALUATE = tuple(
@@ -210,4 +247,18 @@ RULES = (
     Rule(("sampling.structured", *CONSTRAINTS), _one_constraint),
     Rule(("sampling.ignore_eos", "sampling.structured"), _end_of_structure),
     Rule(("engine.max_batch_tokens", "engine.block_size"), _budget_of_a_block),
+    Rule(("sampling.best_of", "sampling.n", "sampling.temperature", "sampling.beam_width"), _best_of_samples),
+    Rule(
+        (
+            "sampling.beam_width",
+            "sampling.n",
+            "sampling.temperature",
+            "sampling.repetition_penalty",
+            "sampling.structured",
+        ),
+        _beams_alone,
+    ),
+    Rule(("sampling.length_penalty", "sampling.beam_width"), lambda value, width: _goes_with_beams(value, 1.0, width)),
+    Rule(("sampling.early_stopping", "sampling.beam_width"), lambda value, width: _goes_with_beams(value, False, width)),
+    Rule(("engine.max_sequences", "sampling.n", "sampling.best_of", "sampling.beam_width"), _room_for_the_group),
 )

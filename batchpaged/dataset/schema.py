@@ -40,16 +40,20 @@ TOKENS_LOGPROBS = pa.list_(
     )
 )
 # One value per completion: lists of these where a row has several.
-_PER_COMPLETION = ("completion", "finish_reason", "completion_tokens", "completion_logprobs")
+_PER_COMPLETION = ("completion", "finish_reason", "completion_tokens", "completion_logprobs", "completion_score")
 
 
 def output_columns(sampling: SamplingConfig) -> pa.Schema:
-    """OUTPUT_COLUMNS, and those that the run asks for."""
+    """OUTPUT_COLUMNS, and those that the run asks for; lists, where it asks for several completions of a row."""
     fields = list(OUTPUT_COLUMNS)
+    if sampling.best_of is not None or sampling.beam_width is not None:
+        fields.append(pa.field("completion_score", pa.float32()))
     if sampling.logprobs is not None:
         fields.append(pa.field("completion_logprobs", TOKENS_LOGPROBS))
     if sampling.prompt_logprobs is not None:
         fields.append(pa.field("prompt_logprobs", TOKENS_LOGPROBS))
+    if sampling.n > 1:
+        fields = [f.with_type(pa.list_(f.type)) if f.name in _PER_COMPLETION else f for f in fields]
     return pa.schema(fields)
 
 

@@ -150,7 +150,7 @@ class ModelRunner:
         if not places:
             return self.logits(plan, rows)
         self._backend.copy(plan.copies)
-        self._backend.begin(plan)
+        self._begin(plan)
         token_ids, positions = self._token_ids(plan), upload(plan.positions, self._device)
 
         def logits(wanted: torch.Tensor) -> torch.Tensor:
@@ -180,11 +180,14 @@ class ModelRunner:
         token_ids = self._token_ids(plan)
         if self._decode_steps is not None and self._decode_steps.takes(plan):
             return self._decode_steps.logits(plan, token_ids)
+        self._begin(plan)
+        positions, wanted = upload(plan.positions, self._device), upload(rows, self._device)
+        return compute_logits(self._model, self._backend, token_ids[None], positions[None], wanted)
+
+    def _begin(self, plan: StepPlan) -> None:
         self._backend.begin(plan)
         if self._adapter_rows is not None:
             self._adapter_rows.select([(step.adapter, step.query_length) for step in plan.sequences], self._device)
-        positions, wanted = upload(plan.positions, self._device), upload(rows, self._device)
-        return compute_logits(self._model, self._backend, token_ids[None], positions[None], wanted)
 
     def _token_ids(self, plan: StepPlan) -> torch.Tensor:
         """int64 [num_tokens]; pending ones are taken from what the step before has sampled."""

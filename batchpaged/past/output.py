@@ -71,12 +71,13 @@ def read_output(folder: Location, id_column: str | None, references: str | None,
 
 
 def read_texts(folder: Location, id_column: str | None, wanted: set[str]) -> dict[str, str | None]:
-    """Completions of the rows with those ids."""
+    """Completions of the rows with those ids; several of one row in one text."""
     found: dict[str, str | None] = {}
     position = 0
     for batch in _batches(output_files(folder), [*filter(None, [id_column]), "completion"]):
         ids = _texts(batch[id_column]).to_pylist() if id_column else map(str, range(position, position + len(batch)))
-        found |= {key: text for key, text in zip(ids, batch["completion"].to_pylist()) if key in wanted}
+        texts = map(_one_text, batch["completion"].to_pylist())
+        found |= {key: text for key, text in zip(ids, texts) if key in wanted}
         position += len(batch)
     return found
 
@@ -91,6 +92,10 @@ def read_scores(file: Location, names: Sequence[str], num_rows: int) -> dict[str
     if table.num_rows != num_rows:
         return {}
     return {name: table[name].to_numpy().astype(np.float64) for name in names if name in table.column_names}
+
+
+def _one_text(completion: str | list[str] | None) -> str | None:
+    return "\n---\n".join(completion) if isinstance(completion, list) else completion
 
 
 def _columns(files: Sequence[Location], id_column: str | None, references: str | None) -> list[str]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from batchpaged.report.rows import batches_that_ran
+from batchpaged.report.rows import batches_that_ran, values_of
 
 MOST_BINS = 40
 NUM_FRACTION_BINS = 20
@@ -15,7 +15,7 @@ NUM_FRACTION_BINS = 20
 
 @dataclass(frozen=True)
 class Lengths:
-    """How many rows have each length: `counts[n]` rows are n tokens long."""
+    """How many rows, or completions, have each length: `counts[n]` are n tokens long."""
 
     counts: np.ndarray  # [longest + 1] int64
 
@@ -51,7 +51,7 @@ class CachedFractions:
 def count_lengths(rows: pa.Table, column: str) -> Lengths:
     counts = np.zeros(0, dtype=np.int64)
     for batch in batches_that_ran(rows):
-        values = batch[column].drop_null().to_numpy(zero_copy_only=False)
+        values = values_of(batch, column).drop_null().to_numpy(zero_copy_only=False)
         more = np.bincount(values.astype(np.int64, copy=False), minlength=len(counts))
         more[: len(counts)] += counts
         counts = more

@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
+# Where rows have several completions, finish_reason and completion_tokens are lists of these types.
 ROWS_SCHEMA = pa.schema(
     [
         ("row_id", pa.string()),
@@ -56,6 +57,18 @@ class PlanFacts:
 
 
 @dataclass(frozen=True)
+class GroupStats:
+    """Of rows with several sequences, which share blocks."""
+
+    num_groups: int = 0  # rows whose sequences have parted
+    num_shared_blocks: int = 0  # times that a sequence took over a block of another one of its row
+    num_copied_blocks: int = 0  # copied because they were to be written and others held them
+    num_held: int = 0  # blocks that these rows held, summed over steps
+    num_unshared: int = 0  # the same if each sequence had blocks of its own
+    most_saved: int = 0  # blocks that sharing has saved in one step
+
+
+@dataclass(frozen=True)
 class EngineStats:
     """Totals of one worker session: one engine, from its start to its end."""
 
@@ -73,6 +86,7 @@ class EngineStats:
     num_out_of_memory: int = 0  # steps given up for want of memory, and computed again in smaller ones
     num_forced_tokens: int = 0  # of num_completion_tokens: a grammar left no choice about them
     max_batch_tokens: int | None = None  # token budget at the end: less than the pipeline's once memory has run out
+    groups: GroupStats = GroupStats()
 
 
 @dataclass(frozen=True)

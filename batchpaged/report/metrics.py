@@ -7,6 +7,7 @@ workers were lost on the way, and prompt == cached + prefilled holds by construc
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -33,6 +34,7 @@ def build_report(facts: RunFacts) -> dict[str, Any]:
         "gates": [],
         "workers": [_worker(engine) for engine in facts.engines],
         "misses": _misses(tokens, facts.lost_tokens),
+        "sequence_groups": _sequence_groups(facts.engines),
         "failures": count_failures(facts.rows),
         "finish_reasons": totals.finish_reasons,
         "structured": _structured(facts, totals),
@@ -141,7 +143,23 @@ def _throughput(totals: RowTotals, tokens: dict[str, int], infer: float | None) 
 
 def _worker(engine: EngineStats) -> dict[str, Any]:
     seen = engine.num_cached_tokens + engine.num_prefilled_tokens
-    return {**asdict(engine), "prefix_cache_hit_rate": ratio(engine.num_cached_tokens, seen)}
+    figures = {name: value for name, value in asdict(engine).items() if name != "groups"}
+    return {**figures, "prefix_cache_hit_rate": ratio(engine.num_cached_tokens, seen)}
+
+
+def _sequence_groups(engines: Sequence[EngineStats]) -> dict[str, Any] | None:
+    """What rows with several sequences shared; None where there were none."""
+    groups = [engine.groups for engine in engines if engine.groups.num_groups]
+    if not groups:
+        return None
+    held, unshared = sum(group.num_held for group in groups), sum(group.num_unshared for group in groups)
+    return {
+        "num_groups": sum(group.num_groups for group in groups),
+        "blocks_shared": sum(group.num_shared_blocks for group in groups),
+        "blocks_copied": sum(group.num_copied_blocks for group in groups),
+        "most_blocks_saved": max(group.most_saved for group in groups),
+        "memory_saved": ratio(unshared - held, unshared),
+    }
 
 
 def _misses(tokens: dict[str, int], lost: dict[str, int]) -> dict[str, int]:

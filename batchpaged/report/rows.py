@@ -39,6 +39,12 @@ def batches_that_ran(rows: pa.Table) -> Iterator[pa.RecordBatch]:
     return (batch.filter(pc.not_equal(batch["status"], "failed")) for batch in batches(rows))
 
 
+def values_of(batch: pa.RecordBatch, column: str) -> pa.Array:
+    """Of all completions, where rows have several."""
+    values = batch[column]
+    return pc.list_flatten(values) if pa.types.is_list(values.type) else values
+
+
 def sum_rows(rows: pa.Table) -> RowTotals:
     statuses = _value_counts(batches(rows), "status")
     return RowTotals(
@@ -53,13 +59,13 @@ def sum_rows(rows: pa.Table) -> RowTotals:
 
 
 def _sum(rows: pa.Table, column: str) -> int:
-    return sum(pc.sum(batch[column]).as_py() or 0 for batch in batches_that_ran(rows))
+    return sum(pc.sum(values_of(batch, column)).as_py() or 0 for batch in batches_that_ran(rows))
 
 
 def _value_counts(parts: Iterator[pa.RecordBatch], column: str) -> Counter[str]:
     """How often each value occurs; nulls are not counted."""
     counts: Counter[str] = Counter()
     for batch in parts:
-        for entry in pc.value_counts(batch[column].drop_null()).to_pylist():
+        for entry in pc.value_counts(values_of(batch, column).drop_null()).to_pylist():
             counts[entry["values"]] += entry["counts"]
     return counts

@@ -16,7 +16,7 @@ from batchpaged.atomic import write_text
 from batchpaged.config import Pipeline
 from batchpaged.evaluation.pipeline import Evaluation, evaluate_output
 from batchpaged.planning.summary import PlanSummary
-from batchpaged.report.facts import ROWS_SCHEMA, TIMELINE_SCHEMA, EngineStats, PlanFacts, RunFacts
+from batchpaged.report.facts import ROWS_SCHEMA, TIMELINE_SCHEMA, EngineStats, GroupStats, PlanFacts, RunFacts
 from batchpaged.run.directory import RunDirectory
 from batchpaged.run.failed_rows import all_facts
 from batchpaged.run.misses import lost_tokens
@@ -90,12 +90,19 @@ def _plan_facts(summary: PlanSummary) -> PlanFacts:
 def _rows(units: Sequence[Path]) -> pa.Table:
     columns = ["ordinal", *ROWS_SCHEMA.names]
     tables = [pq.ParquetFile(path).read(columns) for path in units]
-    return pa.concat_tables(tables).sort_by("ordinal").select(ROWS_SCHEMA.names).cast(ROWS_SCHEMA)
+    rows = pa.concat_tables(tables).sort_by("ordinal").select(ROWS_SCHEMA.names)
+    return rows.cast(pa.schema([_with_lists(field, rows.schema.field(field.name)) for field in ROWS_SCHEMA]))
+
+
+def _with_lists(field: pa.Field, found: pa.Field) -> pa.Field:
+    """A row with several completions has several of what ROWS_SCHEMA has once."""
+    return field.with_type(pa.list_(field.type)) if pa.types.is_list(found.type) else field
 
 
 def _engine_stats(facts: dict[str, Any]) -> EngineStats:
     names = EngineStats.__dataclass_fields__.keys() & facts.keys()
-    return EngineStats(**{name: facts[name] for name in names})
+    values = {name: facts[name] for name in names}
+    return EngineStats(**values | {"groups": GroupStats(**values.get("groups", {}))})
 
 
 def _spans(computed: Sequence[dict[str, Any]]) -> dict[str, tuple[float, float]]:

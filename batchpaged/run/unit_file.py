@@ -60,6 +60,8 @@ def _output_values(output: Output, names: Sequence[str]) -> dict[str, Any]:
         "finish_reason": output.finish_reason,
         "completion_tokens": len(output.token_ids),
     }
+    if "completion_score" in names:
+        values["completion_score"] = output.score
     if "completion_logprobs" in names:
         values["completion_logprobs"] = _logprobs(output.token_ids, output.logprobs)
     return values

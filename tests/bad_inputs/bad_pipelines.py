@@ -72,7 +72,7 @@ FILES: dict[str, tuple[str | bytes, tuple[str, ...]]] = {
     "negative-failed-rows": (with_sections(max_failed_rows="-1"), ("max_failed_rows = -1", ">= 0")),
     "failed-rows-in-percent": (with_sections(max_failed_rows="5%"), ("max_failed_rows = '5%'", ">= 0")),
     "allow-in-words": (with_sections(prompt="{user: a, allow_special_tokens: always}"), ("true or false",)),
-    "several-completions": (with_sections(sampling="{n: 2}"), ("sampling.n", "must be 1")),
+    "best-of-equals": (with_sections(sampling="{best_of: 2}"), ("sampling.best_of", "needs sampling.temperature above 0")),
     "credentials-in-output": (with_sections(output="{path: 's3://user:secret@bucket/x'}"), ("output.path",)),
     # keys that do not go together
     "no-prompt-source": (with_sections(prompt="{}"), ("exactly one of",)),
