@@ -49,7 +49,8 @@ def generate(
     `model` is a model id or a pipeline file's `model` section, `prompt` a Jinja2 template of the user message or a
     `prompt` section; the others are sections as well. Rows come back in their order and in the kind they were given,
     with the columns completion, finish_reason, prompt_tokens, cached_tokens, completion_tokens, status, error and
-    prompt_hash; with `sampling={"n": 4}` the first two and completion_tokens are lists. With `run_dir` everything stays there and an interrupted call goes on; without, it is deleted.
+    prompt_hash, and those that `sampling` asks for; with `n` above 1, completion, finish_reason and completion_tokens
+    are lists. With `run_dir` everything stays there and an interrupted call goes on; without, it is deleted.
     Raises RefusedError or UnfinishedError as `run` does.
 
     >>> rows = [{"q": "What is the capital of France?"}]

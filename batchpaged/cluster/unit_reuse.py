@@ -9,7 +9,10 @@ from batchpaged.engine.sequence import common_prefix_length
 
 
 def unit_reuse(
-    computed: Iterable[tuple[list[int], Completion | str | None]], before: list[int] | None, has_cache: bool, is_judged: bool = False
+    computed: Iterable[tuple[list[int], Completion | str | None]],
+    before: list[int] | None,
+    has_cache: bool,
+    is_judged: bool = False,
 ) -> dict[str, int | bool]:
     """`computed`: prompts in planned order and what became of them; `before`: the last prompt of the unit before;
     `is_judged`: the log-probabilities of prompt tokens were wanted.

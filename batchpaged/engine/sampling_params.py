@@ -38,11 +38,6 @@ class SamplingParams:
         return 1 if self.is_greedy else self.best_of or self.n
 
     @property
-    def is_ranked(self) -> bool:
-        """Completions have scores."""
-        return self.beam_width is not None or self.best_of is not None
-
-    @property
     def needs_history(self) -> bool:
         """The choice of a token depends on those before it, not on logits alone."""
         return self.repetition_penalty != 1.0

@@ -12,25 +12,22 @@ next, and who has finished, is decided one step later.
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from itertools import islice
 
+from batchpaged.engine.admission import Admission
 from batchpaged.engine.block_pool import BlockPool
+from batchpaged.engine.block_tables import BlockTables
 from batchpaged.engine.completion_lengths import CompletionLengths
 from batchpaged.engine.computed_blocks import ComputedBlocks
 from batchpaged.engine.future_uses import FutureUses
 from batchpaged.engine.in_flight import InFlight
-from batchpaged.engine.prefix_cache import NO_MATCH, PrefixCache, PrefixMatch, without_last
-from batchpaged.engine.room import Room
+from batchpaged.engine.prefix_cache import PrefixCache
 from batchpaged.engine.sequence import BeamGroup, FinishReason, Sequence, Status, TokenCounts
-from batchpaged.engine.sequence_groups import BlockTables, SequenceGroups
+from batchpaged.engine.sequence_groups import SequenceGroups
 from batchpaged.engine.step import BlockCopy, Sampled, StepPlan
 from batchpaged.engine.step_builder import StepBuilder
 from batchpaged.errors import RowError
 
 FinishCheck = Callable[[Sequence], FinishReason | None]
-
-# How far behind the head of the queue admission looks past sequences that wait for another's prefix.
-ADMISSION_WINDOW = 512
 
 
 @dataclass(frozen=True)
@@ -59,6 +56,7 @@ class Scheduler:
         self._uses = None if cache is None else FutureUses(pool, cache)
         self._computed = None if cache is None else ComputedBlocks(pool, cache)
         self._lengths = CompletionLengths()
+        self._admission = Admission(pool, cache, self._uses, self._in_flight, self._lengths, self.counts)
 
     @property
     def has_unfinished(self) -> bool:
@@ -107,7 +105,7 @@ class Scheduler:
         builder = StepBuilder(self.pool.block_size, self._limits.max_batch_tokens, self.counts)
         self._schedule_decodes(builder)
         self._schedule_prefills(builder)
-        self._admit(builder)
+        self.waiting = self._admission.admit(self.waiting, self.running, self._max_running, builder)
         if self.groups.counts.num_groups:
             self.groups.measure(self.running)
         return builder.build()
@@ -217,7 +215,7 @@ class Scheduler:
         if not pending:
             return False
         num_new = sum(map(self._tables.num_missing, filter(self._is_decoding, self.running)))
-        num_there = self.pool.num_spare if self._yields_to_reuse else self.pool.num_available
+        num_there = self.pool.num_spare if self._admission.yields_to_reuse else self.pool.num_available
         return num_new > num_there or any(s.needs_known_tokens for s in pending)
 
     def _is_decoding(self, sequence: Sequence) -> bool:
@@ -246,7 +244,7 @@ class Scheduler:
         copies: list[BlockCopy] = []
         for sequence in sequences:
             while self._tables.num_missing(sequence):
-                is_careful = self._yields_to_reuse and any(s.row != sequence.row for s in self.running)
+                is_careful = self._admission.yields_to_reuse and any(s.row != sequence.row for s in self.running)
                 if self.pool.num_spare if is_careful else self.pool.num_available:
                     self._tables.extend(sequence, copies)
                     continue
@@ -283,96 +281,6 @@ class Scheduler:
         for sequence in self.running:
             if sequence.is_prefilling and builder.budget:
                 builder.add(sequence, min(sequence.num_uncomputed_tokens, builder.budget))
-
-    # --- admission ---
-
-    def _admit(self, builder: StepBuilder) -> None:
-        """Admit waiting sequences in order while budget and blocks last, passing over those that wait for a prefix."""
-        num_places = sum(sequence.num_places for sequence in self.running)
-        if not self.waiting or not builder.budget or num_places >= self._max_running:
-            return
-        room = Room(self.pool.block_size, self._lengths)
-        for sequence in self.running:
-            room.keep_growth(sequence)
-        passed_over: list[Sequence] = []
-        admitted: set[int] = set()
-        for sequence in islice(self.waiting, ADMISSION_WINDOW):
-            if not builder.budget or (self.running and num_places + sequence.num_places > self._max_running):
-                break
-            match = None if self._is_waiting_for_prefix(sequence) else self._match(sequence)
-            if match is None or self._must_defer(sequence, match):
-                passed_over.append(sequence)
-                continue
-            while passed_over:
-                room.keep_all(passed_over.pop())
-            if sequence.params.prompt_logprobs is not None:
-                match = without_last(match, self.pool.block_size)
-            room.keep_growth(sequence)
-            if not self._has_room(sequence, match, room):
-                break
-            self._start(sequence, match, builder)
-            num_places += sequence.num_places
-            admitted.add(sequence.seq_id)
-        if admitted:
-            self.waiting = deque(s for s in self.waiting if s.seq_id not in admitted)
-
-    def _match(self, sequence: Sequence) -> PrefixMatch:
-        return self.cache.match(sequence.token_ids, sequence.block_hashes, sequence.adapter) if self.cache else NO_MATCH
-
-    def _is_waiting_for_prefix(self, sequence: Sequence) -> bool:
-        other = sequence.waits_for
-        if other is not None and (other.status is not Status.RUNNING or not other.is_prefilling):
-            sequence.waits_for = other = None
-        return other is not None
-
-    def _must_defer(self, sequence: Sequence, match: PrefixMatch) -> bool:
-        """Whether a running prefill computes tokens that this sequence needs and the cache does not hold yet."""
-        if self.cache is None:
-            return False
-        shared, other = self._in_flight.longest_overlap(sequence)
-        if min(shared, sequence.num_tokens - 1) <= match.num_tokens:
-            return False
-        sequence.waits_for, sequence.num_awaited_tokens = other, shared
-        return True
-
-    def _has_room(self, sequence: Sequence, match: PrefixMatch, room: Room) -> bool:
-        """Whether its known tokens fit beside `room` without evicting what others will use. Alone it always fits."""
-        num_new = self._tables.num_blocks(sequence.num_tokens) - len(match.blocks)
-        if not self.running:
-            return True
-        if self._yields_to_reuse:
-            num_revived = sum(map(self.pool.is_spare, match.blocks))
-            return self.pool.num_spare - num_new - num_revived >= room.num_blocks
-        num_revived = sum(not self.pool.is_referenced(block) for block in match.blocks)
-        return self.pool.num_available - num_new - num_revived >= room.num_expected
-
-    @property
-    def _yields_to_reuse(self) -> bool:
-        """Whether fewer sequences run at once rather than evict what a waiting one will use.
-
-        In planned order that costs little, and each token is computed once. In any other order nearly every block is
-        needed some time, and nothing would be left to run in.
-        """
-        return self._uses is not None and self._uses.is_planned
-
-    def _start(self, sequence: Sequence, match: PrefixMatch, builder: StepBuilder) -> None:
-        for block in match.blocks:
-            self.pool.acquire(block)
-        num_new = self._tables.num_blocks(sequence.num_tokens) - len(match.blocks)
-        sequence.block_table = [*match.blocks, *(self.pool.allocate() for _ in range(num_new))]
-        if self._uses is not None:
-            self._uses.remove(sequence)
-        if match.copy_source is not None:
-            # Copies run before any slot is written, so the source may even be a block that was just evicted.
-            target = sequence.block_table[len(match.blocks)]
-            builder.copy(BlockCopy(match.copy_source, target, match.num_copied_slots))
-        sequence.status = Status.RUNNING
-        sequence.num_cached_blocks = len(match.blocks)
-        sequence.num_computed_tokens = match.num_tokens
-        sequence.count_cached(match.num_tokens, self.counts)
-        self.running.append(sequence)
-        self._in_flight.add(sequence)
-        builder.add(sequence, min(sequence.num_uncomputed_tokens, builder.budget))
 
     # --- after a step ---
 

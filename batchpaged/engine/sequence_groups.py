@@ -1,7 +1,7 @@
 """Sequences of one row that share blocks: they part once their prompt is computed, and are chosen anew with every beam step.
 
 Parting copies no keys and values: the new sequence's block table names the same blocks. Whoever first writes into a block
-that others hold too gets a copy of its own (see BlockTables).
+that others hold too gets a copy of its own (see block_tables.py).
 """
 
 from collections.abc import Sequence as Iterable
@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from batchpaged.engine.beam_search import Continuation
 from batchpaged.engine.block_pool import BlockPool
 from batchpaged.engine.sequence import BeamGroup, Fork, Sequence
-from batchpaged.engine.step import BlockCopy
 
 
 @dataclass
@@ -24,10 +23,6 @@ class GroupCounts:
     num_unshared: int = 0  # the same if each sequence had blocks of its own
     most_saved: int = 0  # blocks that sharing has saved in one step
 
-    @property
-    def saved_share(self) -> float | None:
-        return 1 - self.num_held / self.num_unshared if self.num_unshared else None
-
 
 class SequenceGroups:
     def __init__(self, pool: BlockPool) -> None:
@@ -35,7 +30,7 @@ class SequenceGroups:
         self._pool = pool
 
     def part(self, leader: Sequence) -> list[Sequence]:
-        """The prompt is computed, and its first tokens are sampled: -> the other sequences of the group, which run from now on."""
+        """The prompt is computed, its first tokens are being sampled: -> the other sequences, which run from now on."""
         forks, leader.forks = leader.forks, ()
         self.counts.num_groups += 1
         return [self._fork(leader, fork) for fork in forks]
@@ -103,32 +98,3 @@ def _child(parent: Sequence, seq_id: int, chosen: Continuation) -> Sequence:
     child = parent.sibling(seq_id, parent.seed, [*parent.token_ids, chosen.token_id])
     child.logprobs.append(chosen.logprobs)
     return child
-
-
-class BlockTables:
-    """What a running sequence needs before it can write its next tokens."""
-
-    def __init__(self, pool: BlockPool) -> None:
-        self._pool = pool
-
-    def num_missing(self, sequence: Sequence) -> int:
-        """Blocks that it needs for all of its tokens, and to write into none that others hold."""
-        return self.num_blocks(sequence.num_tokens) - len(sequence.block_table) + self._writes_into_shared(sequence)
-
-    def num_blocks(self, num_tokens: int) -> int:
-        return -(-num_tokens // self._pool.block_size)
-
-    def _writes_into_shared(self, sequence: Sequence) -> bool:
-        index = sequence.num_computed_tokens // self._pool.block_size
-        table = sequence.block_table
-        return index < len(table) and self._pool.reference_counts[table[index]] > 1
-
-    def extend(self, sequence: Sequence, copies: list[BlockCopy]) -> None:
-        """Allocate one of the blocks that are missing; a copy-on-write is added to `copies`."""
-        if not self._writes_into_shared(sequence):
-            sequence.block_table.append(self._pool.allocate())
-            return
-        index, num_slots = divmod(sequence.num_computed_tokens, self._pool.block_size)
-        source, sequence.block_table[index] = sequence.block_table[index], self._pool.allocate()
-        copies.append(BlockCopy(source, sequence.block_table[index], num_slots))
-        self._pool.release([source])

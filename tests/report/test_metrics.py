@@ -33,6 +33,7 @@ CONTRACT = {
     "failures": None,
     "finish_reasons": None,
     "structured": None,
+    "sequence_groups": None,
     "references": None,
     "evaluation_details": None,
     "previous": None,
