@@ -95,7 +95,7 @@ def test_the_worst_steps_run() -> None:
     worst = worst_steps(limits.max_batch_tokens, 4, 100, 8)
     runner = make_runner(tiny_model(), make_replay=None, num_blocks=worst.num_blocks)
     for plan in worst.plans:
-        assert len(runner.start(plan)()) == 4
+        assert len(runner.start(plan)().token_ids) == 4
 
 
 def test_frozen_objects_are_released() -> None:

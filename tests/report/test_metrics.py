@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from report.synthetic import make_facts, make_rows, make_timeline
 
-from batchpaged.report.facts import LOSS_CAUSES, PlanFacts
+from batchpaged.report.distributions import count_lengths
+from batchpaged.report.facts import LOSS_CAUSES, ROWS_SCHEMA, GroupStats, PlanFacts
 from batchpaged.report.json import to_json
 from batchpaged.report.metrics import build_report
 
@@ -178,3 +179,32 @@ def test_rows_in_many_chunks_are_the_same_rows() -> None:
 def test_structured_says_how_constrained_completions_ended() -> None:
     assert build_report(make_facts())["structured"] is None
     assert build_report(make_facts(is_structured=True))["structured"] == {"complete": 2, "cut": 1, "forced_tokens": 0}
+
+
+def test_what_sequence_groups_share_is_summed_over_engines() -> None:
+    (engine,) = make_facts().engines
+    groups = (GroupStats(3, 40, 6, 70, 100, 11), GroupStats(2, 10, 4, 30, 100, 12), GroupStats())
+    report = build_report(make_facts(engines=tuple(replace(engine, groups=group) for group in groups)))
+    assert report["sequence_groups"] == {
+        "num_groups": 5,
+        "blocks_shared": 50,
+        "blocks_copied": 10,
+        "most_blocks_saved": 12,
+        "memory_saved": 0.5,
+    }
+    assert all("groups" not in worker for worker in report["workers"])
+
+
+def test_lists_of_completions_count_one_by_one() -> None:
+    types = {"finish_reason": pa.string(), "completion_tokens": pa.int32()}
+    fields = [f.with_type(pa.list_(types[f.name])) if f.name in types else f for f in ROWS_SCHEMA]
+    rows = [
+        ("a", "ok", None, ["stop", "length"], 10, 4, [2, 5]),
+        ("b", "ok", None, ["stop", "stop"], 20, 0, [1, 1]),
+        ("c", "failed", "no", None, None, None, None),
+    ]
+    table = pa.Table.from_pylist([dict(zip(ROWS_SCHEMA.names, row, strict=True)) for row in rows], pa.schema(fields))
+    report = build_report(make_facts(rows=table))
+    assert report["tokens"]["completion"] == 9 and report["tokens"]["prompt"] == 30
+    assert report["finish_reasons"] == {"stop": 3, "length": 1}
+    assert count_lengths(table, "completion_tokens").counts.tolist() == [0, 2, 1, 0, 0, 1]
