@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -158,18 +157,17 @@ def _hashes(texts: Sequence[Any]) -> np.ndarray:
 
 
 def _scores(completions: Sequence[Any], references: Sequence[Any], metrics: Sequence[str]) -> dict[str, np.ndarray]:
-    """As the report counts: a row without a usable reference has none, a failed one has 0."""
-    accepted = [usable_references(item) for item in references]
+    """As the report counts: a row without a usable reference has none, a failed one has 0, several completions their mean."""
+    rows = list(zip(completions, map(usable_references, references), strict=True))
     return {
-        name: np.array(
-            [
-                np.nan if score is None else score
-                for score in map(partial(score_answer, ANSWER_METRICS[name]), completions, accepted)
-            ],
-            dtype=np.float64,
-        )
-        for name in metrics
+        name: np.array([_score(ANSWER_METRICS[name], *row) for row in rows], dtype=np.float64) for name in metrics
     }
+
+
+def _score(metric: Callable[[str, Sequence[str]], float | None], completion: Any, references: Sequence[str]) -> float:
+    answers = completion if isinstance(completion, list) else [completion]
+    scores = [score_answer(metric, answer, references) for answer in answers]
+    return np.nan if None in scores else float(np.mean(scores))
 
 
 def _joined(parts: Sequence[np.ndarray], kind: type) -> np.ndarray:
