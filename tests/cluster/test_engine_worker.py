@@ -15,6 +15,7 @@ from batchpaged.cluster.engine_worker import EngineWorker, Serving, UnitRow
 from batchpaged.engine.engine import Completion, Output
 from batchpaged.engine.sampling_params import SamplingParams
 from batchpaged.engine.sequence import TokenCounts
+from batchpaged.engine.sequence_groups import GroupCounts
 from batchpaged.errors import RowError, UnfinishedError
 
 SECONDS = 10  # for what should come at once
@@ -45,6 +46,7 @@ class FakeEngine:
         self.expected = []  # what the scheduler was told to expect
         self.scheduler = SimpleNamespace(
             counts=TokenCounts(),
+            groups=SimpleNamespace(counts=GroupCounts()),
             num_preemptions=0,
             max_batch_tokens=64,
             running=[],
