@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from batchpaged.config import load_pipeline
-from batchpaged.dataset.prompts import validate_prompt_columns
+from batchpaged.prepare import _column_problems
 
 ROOT = Path(__file__).resolve().parents[1]
 SAMPLE_DATA = ROOT / "sample_data"
@@ -169,7 +169,6 @@ def test_each_pipeline_is_valid_and_finds_its_columns(path, monkeypatch):
     assert files
     for file in files:
         schema = pq.read_schema(file)
-        validate_prompt_columns(pipeline.prompt, schema)
         assert pipeline.input.id_column in schema.names
-        assert pipeline.evaluate is None or pipeline.evaluate.references in schema.names
+        assert _column_problems(pipeline, schema) == []
     assert pipeline.output.path == f"runs/{path.stem}" == f"runs/{pipeline.name}"
