@@ -15,14 +15,14 @@ SUMMARY = summary_of([[*range(8), 20 + i, 30] for i in range(4)] + [None])
 
 def test_arithmetic_is_that_of_unique_tokens_and_full_completions() -> None:
     assert SUMMARY.num_unique_tokens == 8 + 4 * 2
-    assert estimate(SUMMARY, COST, max_tokens=5, max_sequences=100).flops == 16 * 10.0 + 4 * 5 * 13.0
+    assert estimate(SUMMARY, COST, max_tokens=5, max_rows=100).flops == 16 * 10.0 + 4 * 5 * 13.0
 
 
 def test_memory_is_for_as_many_rows_as_run_at_once_and_the_longest() -> None:
     """2 rows with their share of unique tokens (4) and 5 new ones each; the shared rest of a prompt (6); the longest (10)."""
-    assert estimate(SUMMARY, COST, max_tokens=5, max_sequences=2).kv_bytes_needed == (2 * (4 + 5) + 6 + 10) * 4
-    few = estimate(SUMMARY, COST, max_tokens=5, max_sequences=2).kv_bytes_needed
-    assert few < estimate(SUMMARY, COST, max_tokens=5, max_sequences=4).kv_bytes_needed
+    assert estimate(SUMMARY, COST, max_tokens=5, max_rows=2).kv_bytes_needed == (2 * (4 + 5) + 6 + 10) * 4
+    few = estimate(SUMMARY, COST, max_tokens=5, max_rows=2).kv_bytes_needed
+    assert few < estimate(SUMMARY, COST, max_tokens=5, max_rows=4).kv_bytes_needed
     assert estimate(SUMMARY, COST, 5, 4) == estimate(SUMMARY, COST, 5, 400), "there are only 4 rows"
 
 
