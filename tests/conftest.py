@@ -1,8 +1,14 @@
 """Settings of all tests."""
 
 import os
+import signal
+import threading
 
 from hypothesis import settings
+
+# A shell that starts us in the background has Ctrl-C ignored, by us and by the runs that tests interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # One thread each, in this process and those it starts: tests share their machine. Before torch is imported, which many
 # tests never do.

@@ -51,13 +51,18 @@ def try_own_metric(spec: str, function: OwnMetric, references: Sequence[str], ro
         raise _problem(spec, f"it returned {type(value).__name__} for the first row; it has to return a finite number or a bool")
 
 
+def _similar_file(file: Path) -> str:
+    meant = nearest(file.stem, [other.stem for other in file.parent.glob("*.py")], cutoff=0.7)
+    return f"; did you mean {meant}?" if meant else ""
+
+
 def is_score(value: object) -> bool:
     return isinstance(value, (bool, int, float)) and math.isfinite(value)
 
 
 def _load(spec: str, name: str, file: Path) -> ModuleType:
     if not file.is_file():
-        raise _problem(spec, f"there is no {file}; a module of metrics is a file in evaluate.metrics_folder")
+        raise _problem(spec, f"there is no {file.resolve()}{_similar_file(file)}; evaluate.metrics_folder says where else to look")
     # A name that no other module has: what is imported under its own name elsewhere stays as it is.
     found = importlib.util.spec_from_file_location(f"batchpaged_own_metrics.{name}", file)
     module = importlib.util.module_from_spec(found)

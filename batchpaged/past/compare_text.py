@@ -56,7 +56,7 @@ class ComparisonView:
             yield Text("No rows: a report alone tells nothing about them. Give run directories to compare rows.", "dim")
         else:
             yield _rows(result["rows"])
-            yield from _id_lines(result["ids"])
+            yield from _id_lines(result["ids"], result["rows"])
         if result["metrics"]:
             yield Text()
             yield _metrics(result["metrics"])
@@ -106,10 +106,12 @@ def _matched_by(rows: dict[str, Any]) -> str:
     return f"by {rows['matched_by']}" if rows["matched_by"] else "by position"
 
 
-def _id_lines(ids: dict[str, list[str]]) -> Iterator[Text]:
+def _id_lines(ids: dict[str, list[str]], counts: dict[str, Any]) -> Iterator[Text]:
     for kind in _LISTED:
         if ids[kind]:
-            yield Text(f"{_KINDS[kind]}: ", "dim") + Text(", ".join(ids[kind]))
+            rest = counts[kind] - len(ids[kind])
+            more = f" and {rest:,} more" if rest > 0 else ""
+            yield Text(f"{_KINDS[kind]}: ", "dim") + Text(", ".join(ids[kind]) + more)
 
 
 def _metrics(metrics: dict[str, dict[str, Any]]) -> Table:

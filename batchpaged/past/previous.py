@@ -54,6 +54,8 @@ def _read_named(place: str) -> dict[str, Any]:
     if is_on_store(place):
         return read_side(place).report
     path = Path(place)
+    if not path.exists():
+        raise RunDirectoryError(f"{place}: no such file or folder; give a run directory or its report.json")
     return read_report(path / "report.json" if path.is_dir() else path)
 
 

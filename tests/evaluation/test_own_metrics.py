@@ -56,7 +56,7 @@ def test_with_references_only_rows_that_have_one_count(folder: str) -> None:
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("absent:f", r"there is no .*absent\.py; a module of metrics is a file in evaluate.metrics_folder"),
+        ("absent:f", r"there is no .*absent\.py; evaluate.metrics_folder says where else to look"),
         ("os:system", r"there is no .*os\.py"),  # nothing that is installed
         ("mine:overlp", "defines no function 'overlp'; did you mean overlap"),
         ("mine:system", "defines no function 'system'"),  # nor what the file imports
