@@ -1,11 +1,13 @@
 """Which engine a worker process has: one at a time, since each takes what memory there is."""
 
+import atexit
+import multiprocessing
+import os
 import threading
 from collections.abc import Callable
 
 from batchpaged.cluster.engine_worker import EngineWorker
 from batchpaged.errors import UnfinishedError
-
 
 MOST_SECONDS = 600.0  # for a dropped engine's present step; one that does not come back shall not stop the next run
 
@@ -18,6 +20,7 @@ class CurrentEngine:
         self._current: tuple[str, EngineWorker] | None = None  # (sitting, its engine)
         self._ended: set[str] = set()  # sittings that are over
         self._stopping: list[EngineWorker] = []  # their threads may still be alive
+        atexit.register(self._leave)
 
     def of(self, sitting: str, make: Callable[[], EngineWorker]) -> EngineWorker:
         """The sitting's engine, made if it is not there; one that an earlier sitting left behind is freed first.
@@ -52,3 +55,12 @@ class CurrentEngine:
         """Until dropped engines are gone: the next one looks how much memory is free."""
         while self._stopping:
             self._stopping.pop().join(MOST_SECONDS)
+
+    def _leave(self) -> None:
+        """A worker process that ends while its engine loads or takes a step goes at once.
+
+        Python would end the engine's thread in the middle of torch's code, which aborts the process with a message of C++'s.
+        """
+        engines = [*self._stopping, *([] if self._current is None else [self._current[1]])]
+        if multiprocessing.parent_process() is not None and any(engine.is_alive for engine in engines):
+            os._exit(0)

@@ -114,6 +114,11 @@ class EngineWorker:
         return self
 
     @property
+    def is_alive(self) -> bool:
+        """Whether its thread is there."""
+        return self._thread.is_alive()
+
+    @property
     def session(self) -> str:
         """Names this engine, among all that the worker has had."""
         return f"{self.name}@{self.started_at:.3f}"
