@@ -9,6 +9,7 @@ from batchpaged.cluster.engines import Engines
 from batchpaged.cluster.graph import run_graph
 from batchpaged.cluster.job import Job
 from batchpaged.cluster.local import count_workers
+from batchpaged.errors import StoppedError
 from batchpaged.planner import known_model_cost
 from batchpaged.prepare import Prepared
 from batchpaged.run.collect import Sitting
@@ -51,6 +52,15 @@ def make_job(
 def compute(work: Work, engines: Engines, job: Job, prepared: Prepared, started: float) -> None:
     """What earlier sittings finished is kept. `started`: time.perf_counter() from which this sitting's time counts."""
     cost = lambda: known_model_cost(prepared)  # noqa: E731
-    seconds = run_graph(work.client, job, engines, work.keeper, work.reporter, cost, work.stop)
+    seconds: dict[str, float] = {}
+    try:
+        run_graph(work.client, job, engines, work.keeper, work.reporter, cost, work.stop, seconds)
+    except StoppedError:
+        _record(job, seconds, started)
+        raise
     job.directory.remove_half_files()  # of workers that were killed
+    _record(job, seconds, started)
+
+
+def _record(job: Job, seconds: dict[str, float], started: float) -> None:
     Sitting({**seconds, "total": time.perf_counter() - started}).write(job.directory.sittings, job.sitting)

@@ -215,6 +215,8 @@ def test_the_report_covers_all_sittings(story):
     assert report["tokens"]["prompt"] == report["tokens"]["cached"] + report["tokens"]["prefilled"]
     assert len(report["workers"]) == 6  # engines: one of each sitting, and the one after the lost worker
     assert report["time"]["infer"] > 0 and report["time"]["total"] >= report["time"]["infer"]
+    recorded = [json.loads(path.read_text()) for path in (story[0].run_dir / "sittings").glob("*.json")]
+    assert len(recorded) == 2, "of the sitting that was asked to stop, and of the last one"
 
 
 def test_a_run_that_is_ended_while_it_starts_has_written_nothing(pipeline):

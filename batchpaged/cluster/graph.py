@@ -50,19 +50,20 @@ def run_graph(
     reporter: ProgressReporter,
     model_cost: Callable[[], ModelCost | None],
     stop: StopRequest,
-) -> dict[str, float]:
-    """Run every stage that is not done yet. -> seconds of the stages; results are in the run directory.
+    times: dict[str, float],
+) -> None:
+    """Run every stage that is not done yet; results are in the run directory. Seconds of each stage that ends go into `times`.
 
     `keeper` is told of plan and units as they are committed.
     `model_cost` is asked if there is something to plan. Raises StoppedError if `stop` is set while units are computed.
     """
     job_future = client.submit(same, job, pure=False)
-    summary, times = _plan(client, job, job_future, engines.futures, reporter, model_cost)
+    summary = _plan(client, job, job_future, engines.futures, reporter, model_cost, times)
     keeper.keep_all()
     Inference(client, job, job_future, engines, summary, keeper, reporter).run(stop)
     started = time.perf_counter()
     _assemble(job, summary, reporter)
-    return {**times, "assemble": time.perf_counter() - started}
+    times["assemble"] = time.perf_counter() - started
 
 
 # --- read, tokenise, plan ---
@@ -75,9 +76,10 @@ def _plan(
     engines: Sequence[Future],
     reporter: ProgressReporter,
     model_cost: Callable[[], ModelCost | None],
-) -> tuple[PlanSummary, dict[str, float]]:
+    times: dict[str, float],
+) -> PlanSummary:
     if has_plan(job.directory.path):
-        return read_plan(job.directory.path)[0], {}
+        return read_plan(job.directory.path)[0]
     num_parts = len(job.source.parts)
     counted = _count_documents(client, job, job_future)
     parts = [
@@ -99,9 +101,10 @@ def _plan(
     seconds = [result_of(part, "reading and tokenising") for part in parts]
     started = time.perf_counter()
     summary = plan_run(job, cost, _on_workers(client, job, engines))
-    times = {key: sum(s[key] for s in seconds) for key in ("read", "tokenize")}
+    times |= {key: sum(s[key] for s in seconds) for key in ("read", "tokenize")}
+    times["plan"] = time.perf_counter() - started
     reporter.update(Progress("plan", job.source.num_rows, job.source.num_rows, "rows"))
-    return summary, {**times, "plan": time.perf_counter() - started}
+    return summary
 
 
 def _input_problems(future: Future) -> list[str]:
