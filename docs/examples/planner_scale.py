@@ -69,9 +69,9 @@ def as_table(prompts: list[np.ndarray], first: int) -> pa.Table:
         "token_ids": pa.ListArray.from_arrays(offsets, np.concatenate(prompts)),
         "num_truncated": pa.array(np.zeros(len(prompts), np.int32)),
         "status": pa.array(["ok"] * len(prompts)),
-        "error": pa.nulls(len(prompts), pa.string()),
     }
-    return pa.table(columns, schema=PROMPTS_SCHEMA)
+    nothing = {field.name: pa.nulls(len(prompts), field.type) for field in PROMPTS_SCHEMA if field.name not in columns}
+    return pa.table(columns | nothing, schema=PROMPTS_SCHEMA)
 
 
 def read_all(files: list[Path]) -> None:
