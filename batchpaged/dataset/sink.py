@@ -15,6 +15,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
@@ -50,13 +51,21 @@ def assemble(
     Raises UnfinishedError if an ordinal is missing or there twice, a unit file cannot be read, or the disk is full;
     then `out_dir` is as it was before.
     """
-    temporary = out_dir.with_name(f".{out_dir.name}.tmp")
-    _remove_leftovers(out_dir)
-    try:
-        (temporary / "windows").mkdir(parents=True)
+    with _publishing(out_dir) as temporary:
+        (temporary / "windows").mkdir()
         added = _Added(columns, reorder)
         _write_files(source, units_dir, temporary, on_progress or (lambda num_rows: None), added)
         shutil.rmtree(temporary / "windows")
+
+
+@contextmanager
+def _publishing(out_dir: Path) -> Iterator[Path]:
+    """A temporary folder, which takes the place of `out_dir` when all of the block's work is done, and is gone otherwise."""
+    temporary = out_dir.with_name(f".{out_dir.name}.tmp")
+    _remove_leftovers(out_dir)
+    try:
+        temporary.mkdir(parents=True)
+        yield temporary
         _write_success(temporary / _SUCCESS)
         _publish(temporary, out_dir)
     except OSError as error:
@@ -170,18 +179,9 @@ def publish_copy(output: Path, out_dir: Path) -> None:
 
     Raises UnfinishedError if the disk is full; then `out_dir` is as it was before.
     """
-    temporary = out_dir.with_name(f".{out_dir.name}.tmp")
-    _remove_leftovers(out_dir)
-    try:
-        temporary.mkdir()
+    with _publishing(out_dir) as temporary:
         for file in sorted(path for path in output.iterdir() if path.name != _SUCCESS):
             _link(file, temporary / file.name)
-        _write_success(temporary / _SUCCESS)
-        _publish(temporary, out_dir)
-    except OSError as error:
-        raise UnfinishedError(f"{out_dir}: the output cannot be written: {error.strerror or error}") from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _link(file: Path, target: Path) -> None:
