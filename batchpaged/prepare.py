@@ -1,7 +1,7 @@
 """Everything that is judged before any work: pipeline file, gates, model, input, columns. Writes nothing."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,9 @@ from batchpaged.config import EngineConfig, Pipeline, StructuredConfig, load_pip
 from batchpaged.dataset.adapter_column import check_adapter_column
 from batchpaged.dataset.constraint_column import check_constraint_column
 from batchpaged.dataset.prompts import PromptBuilder, validate_prompt_columns
-from batchpaged.dataset.schema import OUTPUT_COLUMNS, describe_clashes, output_columns, stage_fields
+from batchpaged.dataset.schema import OUTPUT_COLUMNS, describe_clashes, output_columns
 from batchpaged.dataset.source import Source, open_source
+from batchpaged.dataset.stage_columns import added_columns, example_row, stage_fields, stage_names
 from batchpaged.engine.attention_check import check_attention
 from batchpaged.errors import ConfigError, InputError, ModelError, RefusedError
 from batchpaged.evaluation.evaluator import check_references
@@ -81,10 +82,21 @@ def open_input(pipeline: Pipeline, run_dir: Path | str | None = None) -> Source:
         problems.append(str(error))
     if problems:
         raise ConfigError("\n".join(problems))
-    for i, single in enumerate(pipeline.single):
+    for single, seen in zip(pipeline.single, _examples(pipeline), strict=True):
         if single.evaluate is not None:
-            try_on_first_row(single.evaluate, source, [stage.name for stage in pipeline.stages[:i]])
+            try_on_first_row(single.evaluate, source, seen)
     return source
+
+
+def _examples(pipeline: Pipeline) -> Iterator[dict[str, Any]]:
+    """For each stage: what a row could have in its output columns, and in those of the stages before."""
+    earlier: dict[str, Any] = {}
+    stages = [stage.name for stage in pipeline.stages] or [pipeline.name]
+    for stage, single in zip(stages, pipeline.single, strict=True):
+        added = added_columns(single)
+        example, names = example_row(added), stage_names(stage, added)
+        yield {**earlier, **example}
+        earlier |= {names[column]: value for column, value in example.items()}
 
 
 def _own_places(run_dir: Path | str) -> tuple[str, ...]:
@@ -165,7 +177,6 @@ def _setting_problems(pipeline: Pipeline) -> list[str]:
     metrics, stages = metrics_in_report(pipeline), [stage.name for stage in pipeline.stages]
     problems += [line for gate in pipeline.gates for line in _problem(lambda: parse_gates([gate], metrics, stages))]
     problems += _problem(lambda: check_previous(pipeline))
-    problems += _problem(lambda: _plain_stages(pipeline))
     for single in pipeline.single:
         problems += _problem(lambda: grammar_of(single.sampling.structured))
         if single.evaluate is not None:
@@ -179,16 +190,6 @@ def _check_stages(pipeline: Pipeline, location: Path | str) -> None:
     """Before anything asks the store."""
     if pipeline.stages and is_on_store(location):
         raise ConfigError("stages: their run directory has to be a folder in this version; copy its output to the store")
-
-
-def _plain_stages(pipeline: Pipeline) -> None:
-    """What later stages see of a stage, and what the output has of it, is one completion."""
-    for stage, single in zip(pipeline.stages, pipeline.single if pipeline.stages else (), strict=True):
-        if not output_columns(single.sampling).equals(OUTPUT_COLUMNS):
-            raise ConfigError(
-                f"stages: {stage.name} cannot have sampling.n above 1, best_of, beam_width, logprobs or prompt_logprobs "
-                "in this version; leave them out"
-            )
 
 
 def metrics_in_report(pipeline: Pipeline) -> list[str]:
@@ -211,7 +212,7 @@ def _column_problems(pipeline: Pipeline, schema: pa.Schema) -> list[str]:
     problems: list[str] = []
     for stage, single in zip(pipeline.stages, pipeline.single, strict=True):
         problems += [f"stage {stage.name}: {problem}" for problem in _problems_of_one(single, schema)]
-        added = stage_fields(stage.name)
+        added = stage_fields(stage.name, added_columns(single))
         taken = next((field.name for field in added if field.name in schema.names), None)
         if taken is not None:
             return [*problems, f"stages: {stage.name} adds a column {taken!r}, which there is already; give it another name"]

@@ -26,9 +26,9 @@ from batchpaged.cluster.engines import Engines, running_engines
 from batchpaged.cluster.job import Job
 from batchpaged.compute import Work, compute, make_job
 from batchpaged.config import Pipeline
-from batchpaged.dataset.schema import stage_names
 from batchpaged.dataset.sink import publish_copy
 from batchpaged.dataset.source import Source, open_source
+from batchpaged.dataset.stage_columns import added_columns, stage_names
 from batchpaged.planning.plan_file import read_plan
 from batchpaged.prepare import Prepared
 from batchpaged.report.html import write_html, write_stages_html
@@ -88,15 +88,14 @@ def _prepare_stage(prepared: Prepared, directory: RunDirectory, index: int) -> P
     pipeline = prepared.pipeline.of_stage(index)
     if index == 0:
         return replace(prepared, pipeline=pipeline)
-    source = _output_as_input(pipeline, directory, prepared.pipeline.stages[index - 1].name)
-    return replace(prepared, pipeline=pipeline, source=source)
+    return replace(prepared, pipeline=pipeline, source=_output_of(prepared.pipeline, index - 1, directory))
 
 
-def _output_as_input(pipeline: Pipeline, directory: RunDirectory, before: str) -> Source:
-    """The stage before has every row, in order; what it added goes by its name."""
-    output = directory.of_stage(before).output
-    config = pipeline.input.model_copy(update={"path": str(output), "limit": None})
-    return open_source(config, names=stage_names(before))
+def _output_of(pipeline: Pipeline, index: int, directory: RunDirectory) -> Source:
+    """A stage's output as the next one's input: every row, in order; what it added goes by its name."""
+    name = pipeline.stages[index].name
+    config = pipeline.input.model_copy(update={"path": str(directory.of_stage(name).output), "limit": None})
+    return open_source(config, names=stage_names(name, added_columns(pipeline.of_stage(index))))
 
 
 # --- reports ---

@@ -200,6 +200,9 @@ class EngineWorker:
 
     def _begin_stage(self, serving: Serving) -> None:
         """The engine, its model and its cache stay; what is counted begins anew, under the name of a new session."""
+        if serving.params.prompt_logprobs not in (None, self.serving.params.prompt_logprobs):
+            self._engine.pool.evict_all()  # blocks of another stage lack what is wanted of prompts from now on
+        self._engine.scheduler.groups.count_anew()
         self.serving, self.started_at, self._load_seconds = serving, now(), 0.0
         self._before = self._counters()
         self._num_rows_done = self._num_rows_told = 0
@@ -263,7 +266,7 @@ class EngineWorker:
             "num_blocks": engine.pool.num_blocks,
             "block_size": engine.pool.block_size,
             "max_batch_tokens": engine.scheduler.max_batch_tokens,
-            "groups": asdict(engine.scheduler.groups.counts),  # a run of several stages has none
+            "groups": asdict(engine.scheduler.groups.counts),
             **self._of_this_stage(),
         }
 

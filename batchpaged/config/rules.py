@@ -227,7 +227,10 @@ def _names_of_stages(stages: object) -> str | None:
 
 _NO_PROMPT = f"is missing; it must be a mapping with keys system, {', '.join(k.partition('.')[2] for k in SOURCES)}; or give stages"
 _STAGE_SECTIONS = ("prompt", "sampling", "evaluate")
-_OUTPUT_NAMES = ("completion", "finish_reason", "prompt_tokens", "cached_tokens", "completion_tokens", "status", "error", "prompt_hash")
+_OUTPUT_NAMES = (
+    "completion", "finish_reason", "prompt_tokens", "cached_tokens", "completion_tokens", "status", "error", "prompt_hash",
+    "completion_score", "completion_logprobs", "prompt_logprobs",
+)  # fmt: skip
 RULES_OF_STAGES = (
     Rule(("prompt", "stages"), _once),
     Rule(("evaluate", "stages"), _once),

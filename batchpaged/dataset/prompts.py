@@ -183,7 +183,9 @@ def validate_prompt_columns(config: PromptConfig, schema: pa.Schema) -> None:
 
     Raises ConfigError if a template does not compile.
     """
-    used = {name: f"prompt.{role}" for role, t in compile_templates(config).items() for name in sorted(t.variables)}
+    templates = compile_templates(config)
+    used = {name: f"prompt.{role}" for role, t in templates.items() for name in sorted(t.variables)}
+    printed = {name: f"prompt.{role}" for role, t in templates.items() for name in sorted(t.printed)}
     typed = {key: getattr(config, key) for key in _COLUMN_TYPES if getattr(config, key) is not None}
     needed = used | {name: f"prompt.{key}" for key, name in typed.items()}
     problems = [_describe_missing(name, key, schema) for name, key in needed.items() if name not in schema.names]
@@ -191,10 +193,16 @@ def validate_prompt_columns(config: PromptConfig, schema: pa.Schema) -> None:
         is_right, expected = _COLUMN_TYPES[key]
         if name in schema.names and not is_right(schema.field(name).type):
             problems.append(f"prompt.{key}: column {name!r} is {schema.field(name).type}, must be {expected}")
+    problems += [_describe_list(name, key) for name, key in printed.items() if name in schema.names and is_list(schema.field(name).type)]
     if config.reorder is not None:
         problems += _describe_reorder(config.reorder, used, schema)
     if problems:
         raise InputError("; ".join(problems))
+
+
+def _describe_list(name: str, key: str) -> str:
+    """It would fail every row, one by one."""
+    return f"{key} prints {name!r}, which is a list; write {{{{ {name}[0] }}}}, {{{{ {name} | join(', ') }}}} or a loop"
 
 
 def _describe_reorder(column: str, used: Collection[str], schema: pa.Schema) -> list[str]:

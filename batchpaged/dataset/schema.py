@@ -57,17 +57,6 @@ def output_columns(sampling: SamplingConfig) -> pa.Schema:
     return pa.schema(fields)
 
 
-def stage_names(stage: str) -> dict[str, str]:
-    """Output column -> its name for the stages after this one: the completion has the stage's, the others begin with it."""
-    return {name: stage if name == "completion" else f"{stage}_{name}" for name in OUTPUT_COLUMNS.names}
-
-
-def stage_fields(stage: str) -> list[pa.Field]:
-    """What a stage adds to the columns that later stages see."""
-    names = stage_names(stage)
-    return [field.with_name(names[field.name]) for field in OUTPUT_COLUMNS]
-
-
 def unify(schemas: Sequence[pa.Schema], names: Sequence[str] | None = None) -> pa.Schema:
     """One schema that every row of every file fits; `names` (of the files) go into the error.
 

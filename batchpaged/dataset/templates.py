@@ -86,7 +86,7 @@ class TextTemplate:
         try:
             tree = environment.parse(source)
             edit(tree)
-            names = meta.find_undeclared_variables(tree)
+            names, printed = meta.find_undeclared_variables(tree), _printed(tree)
             bound(tree, environment)
             self._template = environment.from_string(tree)
         except jinja2.TemplateSyntaxError as error:
@@ -96,6 +96,7 @@ class TextTemplate:
                 f"{key}, line {node.lineno}: a template stands alone; write out what it includes or extends"
             )
         self.variables = frozenset(names - {"range"})
+        self.printed = self.variables & printed  # as they are, in every row that gets so far
 
     def render(self, values: Mapping[str, Any]) -> str:
         """The text for one row. Raises RowError, which never holds a value of the row."""
@@ -131,6 +132,13 @@ class TextTemplate:
         quoted = message.split("'")[1::2]
         is_known = all(name in self._source or name.removesuffix(" object") in _TYPE_NAMES for name in quoted)
         return message[:200] if is_known and '"' not in message else "a name or element that the row does not have"
+
+
+def _printed(tree: nodes.Template) -> set[str]:
+    """Names that stand alone in braces, outside of loops and conditions, and are never given another value."""
+    outputs = (node for node in tree.body if isinstance(node, nodes.Output))
+    names = {child.name for node in outputs for child in node.nodes if isinstance(child, nodes.Name)}
+    return names - {node.name for node in tree.find_all(nodes.Name) if node.ctx != "load"}
 
 
 def wrap_nulls(value: Any, name: str) -> Any:

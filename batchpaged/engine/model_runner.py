@@ -144,7 +144,9 @@ class ModelRunner:
         self, plan: StepPlan, rows: list[int], prompts: list[tuple[int, PromptRequest]]
     ) -> torch.Tensor:
         """As `logits`; besides, puts the log-probabilities of prompt tokens into their slots, few of them at a time."""
-        kept = self._prompt_logprobs or self._make_prompt_logprobs(prompts[0][1].num_top)
+        kept = self._prompt_logprobs
+        if prompts and (kept is None or kept.num_top != prompts[0][1].num_top):  # a stage may want other ones
+            kept = self._make_prompt_logprobs(prompts[0][1].num_top)
         kept.copy(plan.copies)
         places = [start + i for start, request in prompts for i in range(len(request.token_ids))]
         if not places:

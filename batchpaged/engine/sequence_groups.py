@@ -14,7 +14,7 @@ from batchpaged.engine.sequence import BeamGroup, Fork, Sequence
 
 @dataclass
 class GroupCounts:
-    """Since the engine started."""
+    """Since the engine started, or a stage began."""
 
     num_groups: int = 0  # rows whose sequences have parted
     num_shared_blocks: int = 0  # times that a sequence took over a block of another one of its group
@@ -28,6 +28,9 @@ class SequenceGroups:
     def __init__(self, pool: BlockPool) -> None:
         self.counts = GroupCounts()
         self._pool = pool
+
+    def count_anew(self) -> None:
+        self.counts = GroupCounts()
 
     def part(self, leader: Sequence) -> list[Sequence]:
         """The prompt is computed, its first tokens are being sampled: -> the other sequences, which run from now on."""

@@ -43,8 +43,9 @@ def load_own_metric(spec: str, folder: str) -> OwnMetric:
 def try_own_metric(spec: str, function: OwnMetric, references: Sequence[str], row: Mapping[str, Any]) -> None:
     """Calls it once, with a row of the input and a reference for completion. Raises ConfigError if that goes wrong."""
     completion = references[0] if references else "an answer"
+    column = [completion] if isinstance(row.get("completion"), list) else completion
     try:
-        value = function(completion, list(references), {**row, "completion": completion})
+        value = function(completion, list(references), {**row, "completion": column})
     except Exception as error:
         raise _problem(spec, f"it raised {type(error).__name__} ({_place(error)}) for the first row of the input") from error
     if not is_score(value):

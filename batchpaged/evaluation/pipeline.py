@@ -33,16 +33,16 @@ def metrics_of(evaluate: EvaluateConfig) -> tuple[Metric, ...]:
     return make_metrics(evaluate.specs, evaluate.metrics_folder, evaluate.references is not None, evaluate.judge)
 
 
-def try_on_first_row(evaluate: EvaluateConfig, source: Source, earlier: Sequence[str] = ()) -> None:
+def try_on_first_row(evaluate: EvaluateConfig, source: Source, added: Mapping[str, Any]) -> None:
     """A user's metric that fails for the first row of the input would fail for all. Raises ConfigError.
 
-    `earlier`: stages whose completions the row would have.
+    `added`: what the row could have in the columns that the input lacks.
     """
     own = [spec for spec in evaluate.specs if ":" in spec]
     if not own:
         return
     row = _rows(next(source.iter_tables(source.parts[0])).slice(0, 1))[0]
-    row |= dict.fromkeys(earlier, "an answer")
+    row |= added
     references = usable_references(row[evaluate.references]) if evaluate.references else []
     for spec in own:
         try_own_metric(spec, load_own_metric(spec, evaluate.metrics_folder), references, row)

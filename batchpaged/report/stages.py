@@ -41,6 +41,7 @@ def combine(
         "failures": {f"{name}: {why}": n for name, report in stages.items() for why, n in report["failures"].items()},
         "references": None,
         "evaluation_details": _merged(stages, lambda report: report["evaluation_details"]) or None,
+        "sequence_groups": _groups(every("sequence_groups")),
         "previous": None if previous is None else {key: previous["run"][key] for key in ("id", "finished_at")},
         "stages": dict(stages),
     }
@@ -63,6 +64,15 @@ def _usage(reports: Sequence[Report]) -> dict[str, float | None]:
     peaks = [r["gpu_cache_usage_perc"]["peak"] for r in reports if r["gpu_cache_usage_perc"]["peak"] is not None]
     mean = ratio(sum(mean * seconds for mean, seconds in known), sum(seconds for _, seconds in known))
     return {"mean": mean, "peak": max(peaks, default=None)}
+
+
+def _groups(of_stages: Sequence[Mapping[str, Any] | None]) -> dict[str, Any] | None:
+    """Of several stages it is not known what they would have held together without sharing."""
+    groups = [found for found in of_stages if found is not None]
+    if len(groups) < 2:
+        return dict(groups[0]) if groups else None
+    sums = {key: sum(group[key] for group in groups) for key in ("num_groups", "blocks_shared", "blocks_copied")}
+    return {**sums, "most_blocks_saved": max(group["most_blocks_saved"] for group in groups), "memory_saved": None}
 
 
 def _throughput(last: Report, tokens: Mapping[str, int], infer: float | None) -> dict[str, float | None]:

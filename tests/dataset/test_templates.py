@@ -26,6 +26,20 @@ def failure(source, **values):
 @pytest.mark.parametrize(
     ("source", "expected"),
     [
+        ("{{ x }} {{ y[0] }} {{ z | join }}", {"x"}),
+        ("{% for y in x %}{{ y }}{% endfor %}", set()),
+        ("{% if x is string %}{{ x }}{% endif %}", set()),
+        ("{% set x = x[0] %}{{ x }}", set()),
+        ("{{ range }}{{ x }}{{ x }}", {"x"}),
+    ],
+)
+def test_what_is_printed_as_it_is_in_every_row(source, expected):
+    assert TextTemplate(source, "prompt.user").printed == expected
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
         ("{{ x }}\n", "v"),
         ("{{ x }}\n\n", "v\n"),
         ("\n {{ x }} \n", "\n v "),
