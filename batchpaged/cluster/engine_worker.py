@@ -17,6 +17,7 @@ from batchpaged.engine.engine import Completion, Engine
 from batchpaged.engine.release import release_memory
 from batchpaged.engine.sampling_params import SamplingParams
 from batchpaged.engine.sequence import TokenCounts
+from batchpaged.engine.sequence_groups import GroupCounts
 from batchpaged.errors import RowError, UnfinishedError
 
 SAMPLE_SECONDS = 1.0  # between two samples of the timeline
@@ -202,7 +203,7 @@ class EngineWorker:
         """The engine, its model and its cache stay; what is counted begins anew, under the name of a new session."""
         if serving.params.prompt_logprobs not in (None, self.serving.params.prompt_logprobs):
             self._engine.pool.evict_all()  # blocks of another stage lack what is wanted of prompts from now on
-        self._engine.scheduler.groups.count_anew()
+        self._engine.scheduler.groups.counts = GroupCounts()
         self.serving, self.started_at, self._load_seconds = serving, now(), 0.0
         self._before = self._counters()
         self._num_rows_done = self._num_rows_told = 0

@@ -29,9 +29,6 @@ class SequenceGroups:
         self.counts = GroupCounts()
         self._pool = pool
 
-    def count_anew(self) -> None:
-        self.counts = GroupCounts()
-
     def part(self, leader: Sequence) -> list[Sequence]:
         """The prompt is computed, its first tokens are being sampled: -> the other sequences, which run from now on."""
         forks, leader.forks = leader.forks, ()
