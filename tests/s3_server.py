@@ -29,6 +29,10 @@ class Server:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
+    @property
+    def is_up(self) -> bool:
+        return self.door is not None and self.door.poll() is None
+
     def start(self) -> None:
         self.port = self.port or free_port()
         script = Path(__file__).with_name("tcp_door.py")

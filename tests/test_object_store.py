@@ -1,8 +1,11 @@
-"""A run whose input and run directory are on an object store: the server dies in the middle, and the machine is another one."""
+"""A run whose input and run directory are on an object store: the server dies at every stage, and the machine is another one."""
 
+import re
 import shutil
 import threading
-import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -13,8 +16,10 @@ from s3_server import BUCKET, serving
 
 from batchpaged import api
 from batchpaged.cli import cli
+from batchpaged.cluster import graph
 from batchpaged.errors import InputError, RunDirectoryError
 from batchpaged.run import store_lock, stored
+from batchpaged.run.store import Store
 
 URL = f"s3://{BUCKET}/runs/night"
 SECRETS = ("a-secret-key-of-the-tests", "tester")
@@ -24,6 +29,7 @@ SECRETS = ("a-secret-key-of-the-tests", "tester")
 def server():
     with serving() as server, pytest.MonkeyPatch.context() as patch:
         patch.setattr(store_lock, "SETTLE_SECONDS", 0.1)
+        patch.setattr(store_lock, "RENEW_SECONDS", 0.05)  # renewals meet the dead server too
         patch.setenv("BATCHPAGED_CACHE", str(tiny_runs.new_path("cache")))
         patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
         for path in tiny_runs.data().iterdir():
@@ -37,7 +43,7 @@ def upload(server, path):
 
 
 def pipeline(run_dir=URL):
-    sampling = {"max_tokens": 40, "ignore_eos": True, "temperature": 1.0}  # units that take a while
+    sampling = {"max_tokens": 5, "ignore_eos": True, "temperature": 1.0}
     engine = {"kv_cache": 300, "max_sequences": 4, "device": "cpu", "batch_invariant": True}
     made = tiny_runs.pipeline(run_dir, sampling=sampling, engine=engine)
     return {**made, "input": {"path": f"s3://{BUCKET}/input/*.parquet", "id_column": "id"}}
@@ -48,47 +54,101 @@ def command(folder, *words):
     return CliRunner().invoke(cli, [*words, str(folder / "pipeline.yaml")])
 
 
+@dataclass(frozen=True)
+class Death:
+    """The server dies right before this call, which then finds nobody: no clock decides what it is that fails."""
+
+    owner: Any
+    function: str
+    is_time: Callable[..., bool]  # of the call's arguments, and of the names on the server as `there`
+    message: str  # what follows the bucket: the offender, and what could not be done with it
+
+    def sitting(self, server, folder):
+        original, one_at_a_time = getattr(self.owner, self.function), threading.Lock()
+
+        def dying(*args, **options):
+            with one_at_a_time:
+                if server.is_up and self.is_time(*args, **options, there=server.names("runs/night")):
+                    server.kill()
+                return original(*args, **options)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(self.owner, self.function, dying)
+            ended = command(folder, "run")
+        assert not server.is_up, f"nobody called {self.function}: {ended.output}"
+        names = server.names("runs/night")
+        server.start()
+        return ended, names
+
+
+def sends(prefix):
+    return lambda store, name, path, there: name.startswith(prefix)
+
+
+def sends_a_third_unit(store, name, path, there):
+    return name.startswith("units/") and sum(other.startswith("units/") for other in there) >= 2
+
+
+def always(*args, **options):
+    return True
+
+
+UNREADABLE_INPUT = r"/input/[bcd]\.parquet cannot be read"
+DEATHS = {
+    "beginning": Death(Store, "put", sends("run.json"), "/runs/night: run.json cannot be written"),
+    "reading": Death(graph, "_plan", always, UNREADABLE_INPUT),
+    "planned": Death(Store, "put", sends("plan/"), r"/runs/night: plan/\S+ cannot be written"),
+    "in the middle": Death(Store, "put", sends_a_third_unit, r"/runs/night: units/unit-\d+\.parquet cannot be written"),
+    "computed": Death(graph, "assemble", always, UNREADABLE_INPUT),
+    "reported": Death(stored._StoreKeeper, "keep_results", always, "/runs/night: run.json cannot be read"),
+    "sending results": Death(Store, "put", sends("output/"), r"/runs/night: output/\S+ cannot be written"),
+    "sending the rest": Death(Store, "put", sends("report.html"), r"/runs/night: report\.html cannot be written"),
+    "ending": Death(Store, "put", sends("report.json"), r"/runs/night: report\.json cannot be written"),
+}
+MACHINE_LOST = ("in the middle", "sending the rest")  # another one goes on
+
+
 @pytest.fixture(scope="module")
 def story(server):
-    """-> the sitting that the server's death ended, names on the server then, and the sitting on another machine."""
+    """-> sittings that the server's death ended, with names on the server then; the last one, on another machine; folder."""
     folder = tiny_runs.new_path("story")
     folder.mkdir()
-    killer = threading.Thread(target=kill_in_the_middle, args=(server,))
-    killer.start()
-    first = command(folder, "run")
-    killer.join()
-    names = server.names("runs/night")
-    server.start()
-    shutil.rmtree(stored.working_copy(URL))
-    return first, names, command(folder, "run"), folder
+    deaths = {}
+    for name, death in DEATHS.items():
+        deaths[name] = death.sitting(server, folder)
+        if name in MACHINE_LOST:
+            shutil.rmtree(stored.working_copy(URL))
+    return deaths, command(folder, "run"), folder
 
 
-def kill_in_the_middle(server):
-    end = time.monotonic() + 60
-    while sum(name.startswith("units/") for name in server.names("runs/night")) < 2 and time.monotonic() < end:
-        time.sleep(0.02)
-    server.kill()
-
-
-def test_a_server_that_dies_ends_the_run_with_a_clear_message(story):
-    first = story[0]
-    assert first.exit_code == 3
-    assert f"error: {URL}: units/unit-" in first.output and "cannot be written" in first.output
-    assert "Finished units are kept. To go on:" in first.output
-    assert "Traceback" not in first.output
+@pytest.mark.parametrize("name", DEATHS)
+def test_a_server_that_dies_ends_the_run_with_a_clear_message(story, name):
+    ended = story[0][name][0]
+    assert ended.exit_code == 3
+    message, *hint = ended.output[ended.output.index("error:"):].splitlines()
+    assert re.fullmatch(rf"error: s3://{BUCKET}{DEATHS[name].message}: .*AWS Error NETWORK_CONNECTION .*", message)
+    assert hint == ["Finished units are kept. To go on:", f"  batchpaged run {story[2] / 'pipeline.yaml'}"]
+    assert "Traceback" not in ended.output
 
 
 def test_no_output_shows_a_credential(story):
-    assert not any(secret in sitting.output for sitting in (story[0], story[2]) for secret in SECRETS)
+    outputs = [*(ended.output for ended, _ in story[0].values()), story[1].output]
+    assert not any(secret in output for output in outputs for secret in SECRETS)
 
 
-def test_what_was_committed_is_on_the_store_and_goes_on_from_another_machine(story, server):
-    _, names, second, _ = story
-    num_kept = sum(name.startswith("units/") for name in names)
-    assert num_kept >= 2 and "plan.json" in names and not any(name.startswith("output") for name in names)
-    assert second.exit_code in (0, 1), second.output
-    assert f"{num_kept} of " in second.output and "units are finished already" in second.output
-    assert f"{URL}/report.html" in second.output
+def test_what_was_committed_is_on_the_store_and_goes_on_from_another_machine(story):
+    names = story[0]["in the middle"][1]
+    assert sum(name.startswith("units/") for name in names) == 2 and "plan.json" in names
+    assert "2 of " in story[0]["computed"][0].output and "units are finished already" in story[0]["computed"][0].output
+    assert story[1].exit_code in (0, 1), story[1].output
+    assert f"{URL}/report.html" in story[1].output
+
+
+def test_a_store_has_a_report_only_of_a_whole_output(story):
+    """Readers wait for output/_SUCCESS; whether a run is finished, report.json says."""
+    for _, names in story[0].values():
+        assert "report.json" not in names
+        assert "output/_SUCCESS" not in names or sum(name.startswith("output/") for name in names) == 1 + len(tiny_runs.SHARDS)
 
 
 def test_nothing_is_lost_or_doubled_and_the_lock_is_gone(story, server):
@@ -102,11 +162,11 @@ def test_nothing_is_lost_or_doubled_and_the_lock_is_gone(story, server):
 
 
 def test_a_finished_run_is_known_on_any_machine(story):
-    folder = story[3]
+    folder = story[2]
     assert api.status(URL).state == "done"
     shutil.rmtree(stored.working_copy(URL))
     again = command(folder, "run")
-    assert f"{URL} is finished already" in again.output and again.exit_code == story[2].exit_code
+    assert f"{URL} is finished already" in again.output and again.exit_code == story[1].exit_code
 
 
 def test_a_run_of_something_else_is_refused_and_fresh_starts_over(story, server):

@@ -61,6 +61,7 @@ def run_graph(
     summary = _plan(client, job, job_future, engines.futures, reporter, model_cost, times)
     keeper.keep_all()
     Inference(client, job, job_future, engines, summary, keeper, reporter).run(stop)
+    keeper.keep_all()  # a store that is gone is said before its input is asked for again
     started = time.perf_counter()
     _assemble(job, summary, reporter)
     times["assemble"] = time.perf_counter() - started

@@ -85,9 +85,9 @@ class Source:
     def _iter_piece(self, piece: Piece, columns: Sequence[str] | None) -> Iterator[pa.Table]:
         schema = self.schema if columns is None else pa.schema([self.schema.field(name) for name in columns])
         file = self.files[piece.file_index]
-        _check_unchanged(file)
         count = 0
         with _explaining(file, piece):
+            _check_unchanged(file)
             stored = dict(self.stored_as)
             names = [stored.get(name, name) for name in schema.names]
             for table in iter_rows(file.location, piece.row_groups, names, piece.num_rows):

@@ -264,8 +264,14 @@ class RunDirectory:
     def clear(self) -> None:
         """Delete everything of the run but the lock, which must be held."""
         # run.json goes first: what is left of an interrupted clearing is no run.
-        for name in ["run.json", *sorted(OWN_NAMES - {"run.json", "lock", "owner.json"})]:
-            path = self.path / name
+        self._remove(["run.json", *sorted(OWN_NAMES - {"run.json", "lock", "owner.json"})])
+
+    def remove_results(self) -> None:
+        """Output and reports, of a run that has others."""
+        self._remove(["report.json", "output", "scores.parquet", "report.html", "metrics.prom"])
+
+    def _remove(self, names: Iterable[str]) -> None:
+        for path in (self.path / name for name in names):
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
 

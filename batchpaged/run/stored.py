@@ -21,8 +21,9 @@ from batchpaged.run.store_lock import LOCK_FILE, StoreLock, store_lock
 _NUM_THREADS = 16  # small files: sending them is all waiting
 # What is kept, in an order in which every beginning of it is a run that can go on. Documents and prompts are not: they are
 # made again where the plan is not there yet.
-_ORDER = ("run.json", "documents.parquet", "plan/", "plan.json", "units/", "sittings/")
-_RESULTS = ("output/", "output/_SUCCESS", "previous.json", "scores.parquet", "report.html", "metrics.prom", "report.json")
+_ORDER = ("run.json", "documents.parquet", "plan/", "plan.json", "units/", "sittings/", "previous.json")
+# What comes of it. The report is last: without it on the store, results there are somebody's who was cut off.
+_RESULTS = ("output/", "output/_SUCCESS", "scores.parquet", "report.html", "metrics.prom", "report.json")
 
 
 class Keeper(Protocol):
@@ -117,11 +118,17 @@ def check_no_strangers(name: str, names: Iterable[str]) -> None:
 
 
 def _fetch(store: Store, directory: RunDirectory) -> dict[str, int]:
-    """Make the working copy what the store has, and more units at most. -> names and sizes of what the store has"""
+    """Make the working copy what the store has, and at most more units, and results that the store does not have yet.
+    -> names and sizes of what the store has
+    """
     sizes = {name: info.size for name, info in store.files().items() if name.split("/")[0] in OWN_NAMES - {LOCK_FILE}}
     if any(_differs(store, directory, name) for name in ("run.json", "plan.json")):
         directory.clear()
-    names = sorted((name for name in sizes if _is_wanted(directory, name, sizes[name])), key=_place)
+    has_results = "report.json" in sizes and not any(directory.units.glob("retry-*"))
+    if has_results and not (directory.report.exists() and not _differs(store, directory, "report.json")):
+        directory.remove_results()
+    kept = [name for name in sizes if has_results or _place(name) < len(_ORDER)]
+    names = sorted((name for name in kept if _is_wanted(directory, name, sizes[name])), key=_place)
     for group in _groups(names):
         with ThreadPoolExecutor(_NUM_THREADS) as pool:
             list(pool.map(lambda name: store.get(name, directory.path / name), group))
@@ -171,6 +178,7 @@ class _StoreKeeper:
         self._sending += [self._pool.submit(self._send, name) for name in names]
 
     def keep_all(self) -> None:
+        self._settle()  # what could not be kept comes before what cannot be read
         if self._store.read("run.json") not in (None, (self._directory.path / "run.json").read_bytes()):
             self._delete([name for name in self._sizes])  # --fresh
         gone = [name for name in self._sizes if name.startswith("units/") and not (self._directory.path / name).exists()]
@@ -179,6 +187,7 @@ class _StoreKeeper:
 
     def keep_results(self, is_new_output: bool) -> None:
         self.keep_all()
+        is_new_output |= "report.json" not in self._sizes  # an earlier sitting could not send all of it
         names = self._names(_RESULTS)
         if is_new_output:
             stale = [name for name in self._sizes if name.startswith("output/") and name not in names]
@@ -214,8 +223,10 @@ class _StoreKeeper:
                 del self._sizes[name]
 
     def _settle(self, only_done: bool = False) -> None:
-        """Raises what went wrong."""
-        ready = {future for future in self._sending if future.done() or not only_done}
-        self._sending = [future for future in self._sending if future not in ready]
+        """Raises what went wrong first."""
+        ready, waiting = [], []
+        for future in self._sending:
+            (ready if future.done() or not only_done else waiting).append(future)
+        self._sending = waiting
         for future in ready:
             future.result()

@@ -1,6 +1,7 @@
 """A run directory on a store and its working copies on several machines."""
 
 import shutil
+from itertools import count
 
 import pytest
 from s3_server import BUCKET
@@ -8,6 +9,7 @@ from s3_server import BUCKET
 from batchpaged.errors import RunDirectoryError
 from batchpaged.run import store_lock, stored
 from batchpaged.run.outline import check_free, outline
+from batchpaged.run.store import Store, StoreError
 
 IDENTITY = {"pipeline": {}, "model": "m", "input": []}
 OTHER = {**IDENTITY, "model": "n"}
@@ -137,6 +139,83 @@ def test_a_new_output_takes_the_place_of_the_old_one(server, machine, url):
     machine("second")
     with opened(url) as (directory, _):
         assert (directory.output / "a").read_text() == "3" and directory.is_finished
+
+
+def finish(url, text):
+    """A sitting whose results say `text`, unless there are results already."""
+    with opened(url) as (directory, keeper):
+        begin(directory)
+        keeper.keep_all()
+        is_new = not directory.is_finished
+        if is_new:
+            directory.unit_file(0).write_text("unit")
+            keeper.keep("units/unit-000000.parquet")
+            write(directory, output__a=text, output__b=text, output___SUCCESS="", report_json=text)
+        keeper.keep_results(is_new_output=is_new)
+
+
+def cut_off(patch, request):
+    """The store answers so many requests that change it, and then no more."""
+    numbers = count()
+
+    def unless_cut_off(function):
+        def asked(*args):
+            if next(numbers) >= request:
+                raise StoreError("cut off")
+            return function(*args)
+
+        return asked
+
+    for name in ("put", "delete"):
+        patch.setattr(Store, name, unless_cut_off(getattr(Store, name)))
+
+
+def results(server, url):
+    folder = url.removeprefix("s3://")
+    names = [name for name in files(server, url) if name.startswith(("output/", "report"))]
+    texts = {server.look().open_input_stream(f"{folder}/{name}").read().decode() for name in names}
+    return names, texts - {""}
+
+
+@pytest.mark.parametrize("next_machine", ["first", "second"])
+def test_a_sitting_that_is_cut_off_at_any_request_leaves_a_run_that_ends_as_one(server, machine, url, next_machine):
+    whole = ["output/_SUCCESS", "output/a", "output/b", "report.json"]
+    for request in range(6):  # run.json, the unit, and the four results
+        place = f"{url}-{request}"
+        machine("first")
+        with pytest.MonkeyPatch.context() as patch, pytest.raises(StoreError, match="cut off"):
+            cut_off(patch, request)
+            finish(place, "one")
+        names = results(server, place)[0]
+        assert "report.json" not in names and ("output/_SUCCESS" not in names or set(whole[:3]) <= set(names))
+        machine(next_machine)
+        finish(place, "another")
+        assert results(server, place) == (whole, {"one" if next_machine == "first" and request else "another"})
+
+
+def test_results_that_were_not_sent_give_way_to_those_of_another_machine(server, machine, url):
+    machine("first")
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(StoreError):
+        cut_off(patch, 2)
+        finish(url, "one")
+    machine("second")
+    finish(url, "two")  # as long, so that sizes do not tell
+    machine("first")
+    finish(url, "three")
+    assert results(server, url)[1] == {"two"}
+    with opened(url) as (directory, _):
+        assert {path.read_text() for path in (directory.output / "a", directory.report)} == {"two"}
+
+
+def test_units_that_were_set_aside_before_the_store_was_told_are_open(server, machine, url):
+    machine("first")
+    finish(url, "one")
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(StoreError), opened(url) as (directory, keeper):
+        directory.set_aside([0])
+        cut_off(patch, 0)
+        keeper.keep_all()
+    with opened(url) as (directory, _):
+        assert not directory.is_finished and not directory.is_unit_done(0)
 
 
 def test_a_look_from_outside_reads_names_and_writes_nothing(server, machine, url):
