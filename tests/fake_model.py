@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import xxhash
 
-from batchpaged.engine.step import Sampled, SampleRequest, SequenceStep, StepPlan, TokenLogprobs
+from batchpaged.engine.step import BlockMove, MoveKind, Sampled, SampleRequest, SequenceStep, StepPlan, TokenLogprobs
 
 
 def next_token(context: list[int], vocab_size: int, seed: int = 0) -> int:
@@ -55,12 +55,43 @@ class Slot:
     digest: int  # of this token and all before it, and of the adapter they were computed with
 
 
+MOVES = {
+    MoveKind.SAVE: ("block", "frame"),
+    MoveKind.LOAD: ("frame", "block"),
+    MoveKind.WRITE: ("frame", "slot"),
+    MoveKind.READ: ("slot", "frame"),
+    MoveKind.LOAD_FROM_DISK: ("slot", "block"),
+}
+
+
+@dataclass
+class _Blocks:
+    """The slots of the pool, a block at a time."""
+
+    slots: list[Slot | None]
+    block_size: int
+
+    def pop(self, block: int) -> list[Slot | None]:
+        """It stays in the block, too: copies of the same step may read it yet."""
+        content = self.slots[self._of(block)]
+        assert None not in content, "a block is saved that was never filled"
+        return content
+
+    def __setitem__(self, block: int, content: list[Slot | None]) -> None:
+        self.slots[self._of(block)] = content
+
+    def _of(self, block: int) -> slice:
+        return slice(block * self.block_size, (block + 1) * self.block_size)
+
+
 class FakeRunner:
     def __init__(self, num_blocks: int, block_size: int, vocab_size: int = 50, max_batch_tokens: int = 10**9) -> None:
         self.block_size = block_size
         self.vocab_size = vocab_size
         self.max_batch_tokens = max_batch_tokens
         self.slots: list[Slot | None] = [None] * (num_blocks * block_size)
+        self.frames: dict[int, list[Slot | None]] = {}  # of host memory: what lies there of a block
+        self.disk: dict[int, list[Slot | None]] = {}
         self._sampled: dict[int, int] = {}  # by the step before
         self._logprobs: dict[int, TokenLogprobs] = {}
 
@@ -72,7 +103,11 @@ class FakeRunner:
     def execute(self, plan: StepPlan) -> dict[int, int]:
         assert 0 < plan.num_tokens <= self.max_batch_tokens
         assert len(set(plan.slots)) == len(plan.slots), "a slot is written twice in one step"
+        for move in plan.moves:
+            self._move(move)
         self._copy(plan)
+        for load in plan.loads:
+            self._move(load)
         self._sampled = dict(self._compute(plan, self._with_pending(plan)))
         return self._sampled
 
@@ -84,6 +119,12 @@ class FakeRunner:
             token_ids[token.index] = self._sampled[token.seq_id]
         assert None not in token_ids
         return token_ids
+
+    def _move(self, move: BlockMove) -> None:
+        """What has left a place below the pool is not there any more, so nobody can use it from there again."""
+        places = {"block": _Blocks(self.slots, self.block_size), "frame": self.frames, "slot": self.disk}
+        source, target = MOVES[move.kind]
+        places[target][move.target] = places[source].pop(move.source)
 
     def _copy(self, plan: StepPlan) -> None:
         size = self.block_size

@@ -19,6 +19,34 @@ class AttentionParams:
     sinks: torch.Tensor | None  # [num_heads]: a logit per head that takes part in the softmax and carries no value
 
 
+@dataclass(frozen=True)
+class BlockPart:
+    """A tensor of a KV cache, of which every block has a share: one step along `axis`."""
+
+    tensor: torch.Tensor
+    axis: int
+
+    @property
+    def block_bytes(self) -> int:
+        return self.tensor.nbytes // self.tensor.shape[self.axis]
+
+    def read(self, blocks: torch.Tensor) -> torch.Tensor:
+        """blocks int64 [n] -> uint8 [n, block_bytes]"""
+        share = self._bits.index_select(self.axis, blocks).movedim(self.axis, 0)
+        return share.reshape(len(blocks), -1).view(torch.uint8)
+
+    def write(self, blocks: torch.Tensor, content: torch.Tensor) -> None:
+        """blocks int64 [n], content uint8 [n, block_bytes]"""
+        bits = self._bits
+        shape = [len(blocks), *(size for axis, size in enumerate(bits.shape) if axis != self.axis)]
+        bits.index_copy_(self.axis, blocks, content.contiguous().view(bits.dtype).view(shape).movedim(0, self.axis))
+
+    @property
+    def _bits(self) -> torch.Tensor:
+        """Torch has no indexed operations for float8."""
+        return self.tensor.view(torch.uint8) if self.tensor.dtype is torch.float8_e4m3fn else self.tensor
+
+
 class AttentionBackend(Protocol):
     """Owns the KV cache of all layers. `begin` once per step, then `attend` once per layer."""
 
@@ -27,6 +55,9 @@ class AttentionBackend(Protocol):
 
     def copy(self, copies: tuple[BlockCopy, ...]) -> None:
         """Copy leading slots of blocks, in all layers; reads all sources before it writes any target."""
+
+    def parts(self) -> list[BlockPart]:
+        """All tensors that hold keys and values, or what belongs to them, of all layers."""
 
     def begin(self, plan: StepPlan) -> None:
         """Prepare what all layers of this step share."""

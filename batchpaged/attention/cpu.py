@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 import torch
 
-from batchpaged.attention.backend import AttentionParams
+from batchpaged.attention.backend import AttentionParams, BlockPart
 from batchpaged.attention.layer_shape import LayerShape
 from batchpaged.attention.memory import zeros_on_first_use
 from batchpaged.attention.plan import WorkItem, plan_attention
@@ -63,6 +63,9 @@ class CpuAttention:
             copied = np.array([(c.source, c.target, c.num_slots) for c in copies], dtype=np.int64)
             for keys, values in zip(self.keys, self.values, strict=True):
                 copy_slots(keys.numpy(), values.numpy(), copied)
+
+    def parts(self) -> list[BlockPart]:
+        return [BlockPart(tensor, axis=1) for tensor in (*self.keys, *self.values)]
 
     def begin(self, plan: StepPlan) -> None:
         self._slots = np.array(plan.slots, dtype=np.int64)

@@ -44,12 +44,15 @@ class KvArray:
             numbers = dequantise(numbers, self.scales.index_select(1, blocks))
         return numbers.to(dtype)
 
+    def tensors(self) -> list[torch.Tensor]:
+        """[num_kv_heads, num_blocks, ...] each."""
+        return [self.numbers] if self.scales is None else [self.numbers, self.scales]
+
     def copy(self, sources: torch.Tensor, targets: torch.Tensor) -> None:
         """Copy slots; all sources are read before a target is written."""
-        for part in (self.numbers, self.scales):
-            if part is not None:
-                slots = _bits(part).flatten(1, 2)
-                slots[:, targets] = slots[:, sources]
+        for tensor in self.tensors():
+            slots = _bits(tensor).flatten(1, 2)
+            slots[:, targets] = slots[:, sources]
 
 
 def _bits(x: torch.Tensor) -> torch.Tensor:

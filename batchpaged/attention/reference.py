@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 import torch
 
-from batchpaged.attention.backend import AttentionParams
+from batchpaged.attention.backend import AttentionParams, BlockPart
 from batchpaged.attention.batches import PaddedBatch, pad_into_batches
 from batchpaged.attention.kv_array import KvArray, KvDtype
 from batchpaged.attention.layer_shape import LayerShape
@@ -77,6 +77,9 @@ class TorchAttention:
         target = torch.tensor([c.target * size + i for c in copies for i in range(c.num_slots)], device=self._device)
         for array in (*self._keys, *self._values):
             array.copy(source, target)
+
+    def parts(self) -> list[BlockPart]:
+        return [BlockPart(tensor, axis=1) for array in (*self._keys, *self._values) for tensor in array.tensors()]
 
     def begin(self, plan: StepPlan) -> None:
         self._slots = upload(plan.slots, self._device)

@@ -5,7 +5,7 @@ from collections.abc import Hashable, Iterable
 import numpy as np
 import torch
 
-from batchpaged.attention.backend import AttentionParams
+from batchpaged.attention.backend import AttentionParams, BlockPart
 from batchpaged.attention.kv_array import EIGHT_BITS, KvDtype
 from batchpaged.attention.layer_shape import LayerShape
 from batchpaged.attention.plan import WorkItem, plan_attention
@@ -44,8 +44,7 @@ class TritonAttention:
         self._rule = rule
         self._tiling = tiling or default_tiling(dtype.itemsize)
         self.caches = [self._cache(layer, EIGHT_BITS.get(kv_dtype, dtype)) for layer in layers]
-        tensors = [t for c in self.caches for t in (c.keys, c.values, c.key_scales, c.value_scales) if t is not None]
-        self._table = cache_table(tensors)
+        self._table = cache_table([part.tensor for part in self.parts()])
         self._slots = torch.zeros(0, dtype=torch.int64, device=device)
         self._items: list[WorkItem] = []
         self._plans: dict[Kind, DevicePlan] = {}  # of this step
@@ -70,6 +69,10 @@ class TritonAttention:
         sources, targets, num_slots = upload(np.array(columns, dtype=np.int64).T.copy(), self._device)
         is_chained = not {c.source for c in copies}.isdisjoint(c.target for c in copies)
         copy_blocks(self._table, sources, targets, num_slots, is_chained)
+
+    def parts(self) -> list[BlockPart]:
+        tensors = (t for c in self.caches for t in (c.keys, c.values, c.key_scales, c.value_scales) if t is not None)
+        return [BlockPart(tensor, axis=0) for tensor in tensors]
 
     def _make_current(self) -> None:
         """Triton starts kernels on the GPU that is the calling thread's current one."""

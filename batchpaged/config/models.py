@@ -121,6 +121,17 @@ class EngineConfig(Section):
     kv_cache: Literal["auto"] | Size | AtLeastOne = Field(
         "auto", description="KV cache of a worker: auto (by free memory), bytes (2GiB, 512MiB), or a number of blocks"
     )
+    host_cache: Size | AtLeastOne | None = Field(
+        None,
+        description="Host memory of a worker for blocks that the KV cache has no room for but rows still need, and for "
+        "preempted rows: bytes, or a number of blocks; null: none",
+    )
+    disk_cache: Size | AtLeastOne | None = Field(
+        None, description="The same on disk, for what host_cache has no room for; null: none"
+    )
+    disk_cache_path: Text | None = Field(
+        None, description="Folder of a file for disk_cache, on a fast local disk; null: the system's temporary folder"
+    )
     kv_dtype: Literal["auto", "int8", "fp8"] = Field(
         "auto", description="Type of keys and values in the cache; auto: model.dtype; int8, fp8: 8 bits, with scales"
     )

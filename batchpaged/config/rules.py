@@ -207,6 +207,22 @@ def _room_for_the_group(max_sequences: int, n: int, best_of: int | None, beam_wi
     return f"must be at least {num_sequences}, the sequences of one row by sampling, which run together"
 
 
+def _host_cache_needs(host_cache: object, prefix_cache: bool) -> str | None:
+    if host_cache is None or prefix_cache:
+        return None
+    return "holds blocks of the prefix cache, and engine.prefix_cache is false; leave one of them out"
+
+
+def _disk_cache_needs(disk_cache: object, host_cache: object) -> str | None:
+    if disk_cache is None or host_cache is not None:
+        return None
+    return "takes what engine.host_cache has no room for; give engine.host_cache too"
+
+
+def _path_needs(path: str | None, disk_cache: object) -> str | None:
+    return "is the folder of engine.disk_cache, which is missing" if path is not None and disk_cache is None else None
+
+
 _AT_K = re.compile(r"mrr|(recall|precision)_at_[0-9]+")
 _USUAL_METRICS = ("exact_match", "f1")
 _EVALUATE = tuple(
@@ -250,6 +266,9 @@ RULES = (
     Rule(("sampling.structured", *CONSTRAINTS), _one_constraint),
     Rule(("sampling.ignore_eos", "sampling.structured"), _end_of_structure),
     Rule(("engine.max_batch_tokens", "engine.block_size"), _budget_of_a_block),
+    Rule(("engine.host_cache", "engine.prefix_cache"), _host_cache_needs),
+    Rule(("engine.disk_cache", "engine.host_cache"), _disk_cache_needs),
+    Rule(("engine.disk_cache_path", "engine.disk_cache"), _path_needs),
     Rule(("sampling.best_of", "sampling.n", "sampling.temperature", "sampling.beam_width"), _best_of_samples),
     Rule(
         (

@@ -8,7 +8,8 @@ from batchpaged.engine.block_tables import BlockTables
 from batchpaged.engine.completion_lengths import CompletionLengths
 from batchpaged.engine.future_uses import FutureUses
 from batchpaged.engine.in_flight import InFlight
-from batchpaged.engine.prefix_cache import NO_MATCH, PrefixCache, PrefixMatch, without_last
+from batchpaged.engine.memory_tiers import MemoryTiers
+from batchpaged.engine.prefix_cache import NO_MATCH, PrefixCache, PrefixMatch, with_stored, without_last
 from batchpaged.engine.room import Room
 from batchpaged.engine.sequence import Sequence, Status, TokenCounts
 from batchpaged.engine.step import BlockCopy
@@ -16,6 +17,8 @@ from batchpaged.engine.step_builder import StepBuilder
 
 # How far behind the head of the queue admission looks past sequences that wait for another's prefix.
 ADMISSION_WINDOW = 512
+# Waiting sequences whose blocks are brought from disk to host memory ahead: about as many as a few steps admit.
+READ_AHEAD = 16
 
 
 class Admission:
@@ -29,6 +32,7 @@ class Admission:
         in_flight: InFlight,
         lengths: CompletionLengths,
         counts: TokenCounts,
+        tiers: MemoryTiers | None = None,
     ) -> None:
         self._pool = pool
         self._cache = cache
@@ -36,6 +40,7 @@ class Admission:
         self._in_flight = in_flight
         self._lengths = lengths
         self._counts = counts
+        self._tiers = tiers
         self._tables = BlockTables(pool)
 
     def admit(
@@ -74,7 +79,11 @@ class Admission:
         return deque(s for s in waiting if s.seq_id not in admitted) if admitted else waiting
 
     def _match(self, sequence: Sequence) -> PrefixMatch:
-        return self._cache.match(sequence.token_ids, sequence.block_hashes, sequence.adapter) if self._cache else NO_MATCH
+        if self._cache is None:
+            return NO_MATCH
+        match = self._cache.match(sequence.token_ids, sequence.block_hashes, sequence.root)
+        stored = self._tiers.worth_loading(match.stored) if match.stored else ()
+        return with_stored(match, stored, self._pool.block_size)
 
     def _is_waiting_for_prefix(self, sequence: Sequence) -> bool:
         other = sequence.waits_for
@@ -86,11 +95,21 @@ class Admission:
         """Whether a running prefill computes tokens that this sequence needs and the cache does not hold yet."""
         if self._cache is None:
             return False
+        if self._tiers is not None and self._tiers.is_loading(match.copy_source):
+            return True
         shared, other = self._in_flight.longest_overlap(sequence)
         if min(shared, sequence.num_tokens - 1) <= match.num_tokens:
             return False
         sequence.waits_for, sequence.num_awaited_tokens = other, shared
         return True
+
+    def read_ahead(self, waiting: deque[Sequence]) -> None:
+        """What the next few will load is brought nearer, as far as it is on disk."""
+        if not self._tiers.disk.num_used:
+            return
+        for sequence in islice(waiting, READ_AHEAD):
+            stored = self._cache.match(sequence.token_ids, sequence.block_hashes, sequence.root).stored
+            self._tiers.read_ahead(self._tiers.worth_loading(stored))
 
     def _has_room(self, sequence: Sequence, match: PrefixMatch, room: Room, is_alone: bool) -> bool:
         """Whether its known tokens fit beside `room` without evicting what others will use. Alone it always fits."""
@@ -115,16 +134,23 @@ class Admission:
     def _start(self, sequence: Sequence, match: PrefixMatch, builder: StepBuilder) -> None:
         for block in match.blocks:
             self._pool.acquire(block)
+        if match.stored:
+            self._tiers.hold(match.stored)  # allocation may store other blocks, for which they must not go
         num_new = self._tables.num_blocks(sequence.num_tokens) - len(match.blocks)
-        sequence.block_table = [*match.blocks, *(self._pool.allocate() for _ in range(num_new))]
+        new = [self._pool.allocate() for _ in range(num_new)]
+        sequence.block_table = [*match.blocks, *new]
+        for node, block in zip(match.stored, new, strict=False):
+            self._tiers.load(node, block)
+            self._cache.put_back(node, block)
         if self._uses is not None:
             self._uses.remove(sequence)
         if match.copy_source is not None:
-            # Copies run before any slot is written, so the source may even be a block that was just evicted.
+            # Copies run before any slot is written, and before loads, so the source may even be a block that was just evicted.
             target = sequence.block_table[len(match.blocks)]
             builder.copy(BlockCopy(match.copy_source, target, match.num_copied_slots))
         sequence.status = Status.RUNNING
-        sequence.num_cached_blocks = len(match.blocks)
+        sequence.num_cached_blocks = len(match.blocks) + len(match.stored)
+        sequence.num_swapped_blocks = 0
         sequence.num_computed_tokens = match.num_tokens
         sequence.count_cached(match.num_tokens, self._counts)
         self._in_flight.add(sequence)

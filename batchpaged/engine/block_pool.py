@@ -23,7 +23,7 @@ class BlockPool:
         self.leaf_below: Callable[[int], int] = lambda block: block
         # A stack: blocks given back are used again first, so a run that needs few blocks touches little memory.
         self._free = list(range(num_blocks - 1, -1, -1))
-        self._free_queue = FreeQueue()
+        self._free_queue: FreeQueue[int] = FreeQueue()
         self._cached: set[int] = set()
 
     @property

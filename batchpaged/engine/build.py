@@ -24,6 +24,7 @@ from batchpaged.engine.invariance import GPU_LENGTHS, LENGTHS, check_batch_invar
 from batchpaged.engine.model_runner import ModelRunner
 from batchpaged.engine.replay import CudaGraphs
 from batchpaged.engine.stop import StopCheck
+from batchpaged.engine.tier_build import build_tiers
 from batchpaged.errors import ModelError
 from batchpaged.models.adapters import Adapter
 from batchpaged.models.kv_shape import kv_bytes_per_token
@@ -71,6 +72,7 @@ def build_engine(
     if config.batch_invariant:
         vocab_size, lengths = model.get_input_embeddings().num_embeddings, LENGTHS if device == "cpu" else GPU_LENGTHS
         check_batch_invariance(runner, vocab_size, num_blocks, config.block_size, model_config.max_model_len, lengths)
+    tiers = build_tiers(runner, config, num_blocks, model_config.max_model_len)
     limits = EngineLimits(
         num_blocks=num_blocks,
         block_size=config.block_size,
@@ -79,13 +81,15 @@ def build_engine(
         max_model_len=model_config.max_model_len,
         prefix_cache=config.prefix_cache,
         steps_ahead=steps_ahead(config.async_scheduling, device),
+        num_frames=tiers.num_frames,
+        num_disk_slots=tiers.num_disk_slots,
     )
     gc.collect()
     gc.freeze()  # nothing loaded so far goes away while the engine runs; looking through it again and again takes 0.2 s each time
     root = f"{run_id}|{resolved.identity}|{dtype}|{config.kv_dtype}".encode()
     eos, vocab_size = stop_token_ids(model, tokenizer), model.get_output_embeddings().weight.shape[0]
     grammars = Grammars(lambda: make_tokenizer(tokenizer, vocab_size, eos), num_threads)
-    return Engine(runner, limits, StopCheck(tokenizer, eos), root, grammars)
+    return Engine(runner, limits, StopCheck(tokenizer, eos), root, grammars, tiers.costs)
 
 
 def steps_ahead(async_scheduling: Literal["auto"] | bool, device: str) -> int:

@@ -43,5 +43,5 @@ class ComputedBlocks:
     def _content(self, sequence: Sequence, end: int) -> tuple[int, Parent, tuple[int, ...]]:
         """(block, parent block, tokens) of the first block that is not cached, filled up to token `end`."""
         index = sequence.num_cached_blocks
-        parent = sequence.block_table[index - 1] if index else sequence.adapter
+        parent = sequence.block_table[index - 1] if index else sequence.root
         return sequence.block_table[index], parent, tuple(sequence.token_ids[index * self._pool.block_size : end])

@@ -12,6 +12,7 @@ import xxhash
 from batchpaged.engine.beam_search import BeamSearch
 from batchpaged.engine.block_pool import BlockPool
 from batchpaged.engine.grammar import Grammar, Grammars
+from batchpaged.engine.memory_tiers import MemoryTiers
 from batchpaged.engine.prefix_cache import PrefixCache
 from batchpaged.engine.sampling_params import SamplingParams
 from batchpaged.engine.scheduler import Scheduler, SchedulerLimits
@@ -19,6 +20,8 @@ from batchpaged.engine.sequence import BeamGroup, FinishReason, Fork, Sequence
 from batchpaged.engine.step import Sampled, StepPlan, TokenLogprobs, join_logprobs
 from batchpaged.engine.stop import StopCheck
 from batchpaged.errors import RowError
+from batchpaged.tiers.costs import TierCosts
+from batchpaged.tiers.disk import LostBlockError
 
 
 class Runner(Protocol):
@@ -27,7 +30,8 @@ class Runner(Protocol):
     def start(self, plan: StepPlan) -> Callable[[], Sampled]:
         """Start a step. What is returned waits for it, and gives what each sequence asked for.
 
-        Raises MemoryError if memory does not suffice; a smaller step may do.
+        Raises MemoryError if memory does not suffice; a smaller step may do. Raises LostBlockError if a block cannot be
+        loaded; the step may have begun to move others.
         """
 
 
@@ -40,6 +44,8 @@ class EngineLimits:
     max_model_len: int
     prefix_cache: bool
     steps_ahead: int = 0  # 1: the next step is planned and started while one runs; see docs/gpu.md
+    num_frames: int = 0  # blocks of the host tier
+    num_disk_slots: int = 0  # blocks of the disk tier
 
 
 @dataclass(frozen=True)
@@ -102,12 +108,15 @@ class Engine:
         stop_check: StopCheck,
         cache_root: bytes = b"",
         grammars: Grammars | None = None,
+        costs: TierCosts | None = None,
     ) -> None:
-        """`grammars`: compiles what `add` is given; None: no sequence has any."""
+        """`grammars`: compiles what `add` is given; None: no sequence has any. `costs`: of lower tiers, where there are any."""
         self.pool = BlockPool(limits.num_blocks, limits.block_size)
         cache = PrefixCache(self.pool, cache_root) if limits.prefix_cache else None
         scheduler_limits = SchedulerLimits(limits.max_batch_tokens, limits.max_sequences, limits.max_model_len)
-        self.scheduler = Scheduler(self.pool, cache, scheduler_limits, stop_check.finish_reason)
+        sizes = limits.num_frames, limits.num_disk_slots, limits.block_size
+        tiers = MemoryTiers(*sizes, costs) if limits.num_frames and cache is not None else None
+        self.scheduler = Scheduler(self.pool, cache, scheduler_limits, stop_check.finish_reason, tiers)
         self.num_steps = 0
         self.busy_seconds = 0.0  # spent in steps
         self.num_out_of_memory = 0  # steps that were given up for want of memory
@@ -180,26 +189,30 @@ class Engine:
         """Schedule, run, update. Returns the completions that became known.
 
         With `steps_ahead` the update is that of an earlier step, so that this one runs while the next one is planned. Where
-        memory runs out, a step's sequences are computed again in smaller ones. Raises MemoryError if that is no help.
+        memory runs out, a step's sequences are computed again in smaller ones, and where a stored block is lost, without what
+        is stored. Raises MemoryError if that is no help.
         """
         begun = time.perf_counter()
         plan = self.scheduler.schedule()
-        shortage = None if plan is None else self._start(plan)
-        is_started = plan is not None and shortage is None
+        failure = None if plan is None else self._start(plan)
+        is_started = plan is not None and failure is None
         finished: list[Sequence] = []
         while len(self._started) > (self._steps_ahead if is_started else 0):
             done, result = self._started.popleft()
             finished += self.scheduler.update(done, result())
-        if shortage is not None:
-            self._shrink(plan, shortage)
+        if isinstance(failure, MemoryError):
+            self._shrink(plan, failure)
+        elif failure is not None:
+            self.scheduler.tiers.counts.num_lost += 1
+            self.scheduler.give_up()
         self.busy_seconds += time.perf_counter() - begun
         return [completion for sequence in finished if (completion := self._finish(sequence)) is not None]
 
-    def _start(self, plan: StepPlan) -> MemoryError | None:
-        """Start a step; the error where memory does not suffice, and then nothing has been started."""
+    def _start(self, plan: StepPlan) -> MemoryError | LostBlockError | None:
+        """Start a step; the error where memory does not suffice or a block is lost, and then nothing has been started."""
         try:
             result = self._runner.start(plan)
-        except MemoryError as error:
+        except (MemoryError, LostBlockError) as error:
             return error
         self._started.append((plan, result))
         self.scheduler.start(plan)

@@ -1,12 +1,16 @@
 """The free queue: which cached block is evicted next."""
 
 from collections import OrderedDict
+from collections.abc import Hashable
 from heapq import heapify, heappop, heappush
+from typing import Generic, TypeVar
+
+Entry = TypeVar("Entry", bound=Hashable)  # a block, or what lies in a place of a lower tier
 
 _FEW = 64  # entries of the heap that are not worth tidying up
 
 
-class FreeQueue:
+class FreeQueue(Generic[Entry]):
     """Cached blocks that nobody holds, in eviction order.
 
     Blocks without a known use are spare and go first, the one let go first in front. Then comes the block whose next
@@ -16,25 +20,25 @@ class FreeQueue:
     """
 
     def __init__(self) -> None:
-        self._spare: OrderedDict[int, None] = OrderedDict()
-        self._needed: dict[int, tuple[int, int]] = {}  # block -> (-next use, number of its entry)
-        self._heap: list[tuple[int, int, int]] = []  # (-next use, number, block); stale unless `_needed` agrees
+        self._spare: OrderedDict[Entry, None] = OrderedDict()
+        self._needed: dict[Entry, tuple[int, int]] = {}  # block -> (-next use, number of its entry)
+        self._heap: list[tuple[int, int, Entry]] = []  # (-next use, number, block); stale unless `_needed` agrees
         self._num_entries = 0
 
     def __len__(self) -> int:
         return len(self._spare) + len(self._needed)
 
-    def __contains__(self, block: int) -> bool:
+    def __contains__(self, block: Entry) -> bool:
         return block in self._spare or block in self._needed
 
     @property
     def num_spare(self) -> int:
         return len(self._spare)
 
-    def is_spare(self, block: int) -> bool:
+    def is_spare(self, block: Entry) -> bool:
         return block in self._spare
 
-    def add(self, block: int, next_use: int | None) -> None:
+    def add(self, block: Entry, next_use: int | None) -> None:
         """`next_use`: a smaller number is a nearer use; None if none is known."""
         if next_use is None:
             self._spare[block] = None
@@ -47,13 +51,13 @@ class FreeQueue:
             self._heap = [(*entry, block) for block, entry in self._needed.items()]
             heapify(self._heap)
 
-    def remove(self, block: int) -> None:
+    def remove(self, block: Entry) -> None:
         if block in self._spare:
             del self._spare[block]
         else:
             del self._needed[block]
 
-    def first(self) -> int:
+    def first(self) -> Entry:
         """The block to be evicted next; the queue must not be empty."""
         if self._spare:
             return next(iter(self._spare))
@@ -61,9 +65,9 @@ class FreeQueue:
             heappop(self._heap)
         return self._heap[0][2]
 
-    def _is_stale(self, item: tuple[int, int, int]) -> bool:
+    def _is_stale(self, item: tuple[int, int, Entry]) -> bool:
         return self._needed.get(item[2]) != item[:2]
 
-    def in_order(self) -> list[int]:
+    def in_order(self) -> list[Entry]:
         """All blocks, the one evicted first in front."""
         return [*self._spare, *sorted(self._needed, key=self._needed.__getitem__)]

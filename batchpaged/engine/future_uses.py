@@ -3,6 +3,7 @@
 from bisect import insort
 
 from batchpaged.engine.block_pool import BlockPool
+from batchpaged.engine.memory_tiers import MemoryTiers
 from batchpaged.engine.prefix_cache import PrefixCache
 from batchpaged.engine.sampling_params import SamplingParams
 from batchpaged.engine.sequence import Sequence, Status
@@ -18,9 +19,12 @@ class FutureUses:
     shares most with the one before it, so the block to copy from is that one's.
     """
 
-    def __init__(self, pool: BlockPool, cache: PrefixCache) -> None:
+    def __init__(self, pool: BlockPool, cache: PrefixCache, tiers: MemoryTiers | None = None) -> None:
         self._pool = pool
         self._cache = cache
+        self._tiers = tiers
+        if tiers is not None:
+            tiers.next_use = self._next_place
         self._places: dict[bytes | int, list[int]] = {}  # ascending; an entry counts while it is in `_waiting`
         self._waiting: set[int] = set()  # places of sequences that wait
         self._first = 0  # the smallest place given so far
@@ -56,6 +60,8 @@ class FutureUses:
 
     def add_first(self, sequence: Sequence) -> None:
         """`sequence` was preempted and waits again, before all others. Comes before its blocks are released."""
+        num_swapped = sequence.num_swapped_blocks
+        self._cache.extend_hashes(sequence.block_hashes, sequence.token_ids, num_swapped, sequence.root)
         self._first -= 1
         self._wait(sequence, self._first)
 
@@ -74,8 +80,9 @@ class FutureUses:
             self.remove(self._expected)
         self._expected = None
         if token_ids:
-            adapter = None if self._last is None else self._last.adapter
-            self._expected = Sequence(-1, token_ids, len(token_ids), SamplingParams(), seed=0, adapter=adapter)
+            last = self._last
+            params, adapter = (SamplingParams(), None) if last is None else (last.params, last.adapter)
+            self._expected = Sequence(-1, token_ids, len(token_ids), params, seed=0, adapter=adapter)
             self._enter(self._expected)
 
     def before_release(self, sequence: Sequence) -> None:
@@ -98,7 +105,7 @@ class FutureUses:
         shared = min(shared, num_sharable)
         if shared >= size:
             sequence.block_hashes = last.block_hashes[: shared // size]
-        self._cache.extend_hashes(sequence.block_hashes, sequence.token_ids, num_sharable // size, sequence.adapter)
+        self._cache.extend_hashes(sequence.block_hashes, sequence.token_ids, num_sharable // size, sequence.root)
         self._wait(sequence, self._next)
         self._next += 1
         if shared % size:
@@ -112,15 +119,16 @@ class FutureUses:
                 self._reconsider(block_hash)
 
     def _shareable(self, sequence: Sequence) -> list[bytes]:
-        """Hashes of the prompt's blocks that it can share; what it has generated nobody else needs."""
-        return sequence.block_hashes[: (sequence.num_prompt_tokens - 1) // self._pool.block_size]
+        """Hashes of the prompt's blocks that it can share; what it has generated nobody needs but itself, after a swap."""
+        num_sharable = (sequence.num_prompt_tokens - 1) // self._pool.block_size
+        return sequence.block_hashes[: max(num_sharable, sequence.num_swapped_blocks)]
 
     def _follow(self, last: Sequence, sequence: Sequence, index: int) -> None:
         """`sequence` will copy slots of the block that is `index`-th in the table of `last`."""
         if last.status is not Status.FINISHED:
             last.successor, last.copied_index = sequence, index
             return
-        source = self._cache.match(sequence.token_ids, sequence.block_hashes, sequence.adapter).copy_source
+        source = self._cache.match(sequence.token_ids, sequence.block_hashes, sequence.root).copy_source
         if source is not None:
             self._copy_from(source, sequence)
 
@@ -160,9 +168,13 @@ class FutureUses:
         return places[0]
 
     def _reconsider(self, block_hash: bytes) -> None:
-        block = self._cache.find(block_hash)
-        if block is not None:
-            self._pool.reconsider(block)
+        node = self._cache.find(block_hash)
+        if node is None:
+            return
+        if node.block is not None:
+            self._pool.reconsider(node.block)
+        else:
+            self._tiers.reconsider(node)
 
     def _on_evict(self, block: int) -> None:
         self._places.pop(block, None)

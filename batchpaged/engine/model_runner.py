@@ -15,6 +15,7 @@ from batchpaged.engine.sampler import sample
 from batchpaged.engine.step import PromptRequest, Sampled, SampleRequest, StepPlan, TokenLogprobs
 from batchpaged.models.lora import AdapterRows
 from batchpaged.models.needed_rows import needing
+from batchpaged.tiers.store import TierStore
 
 
 @dataclass(frozen=True)
@@ -95,6 +96,7 @@ class ModelRunner:
         adapter_rows: AdapterRows | None = None,
     ) -> None:
         """`decode_steps`: runs the steps that it takes; None: all steps are run alike. `adapter_rows`: of a model with adapters."""
+        self.tiers: TierStore | None = None  # below the KV cache; put in once what they cost is measured
         self._model = model
         self._backend = backend
         self._decode_steps = decode_steps
@@ -103,6 +105,10 @@ class ModelRunner:
         self._hidden_states = KeptHiddenStates(model)
         self._prompt_logprobs: PromptLogprobs | None = None  # once somebody asks for them
         self._sampled = _Sampled(torch.zeros(0, dtype=torch.int64, device=self._device), {})  # by the step before
+
+    @property
+    def backend(self) -> AttentionBackend:
+        return self._backend
 
     def start(self, plan: StepPlan) -> Callable[[], Sampled]:
         try:
@@ -122,10 +128,11 @@ class ModelRunner:
                 places += [len(rows)] * (1 + len(step.forks))
                 rows.append(end - 1)
         prompts = _prompt_requests(plan)
+        self._move_blocks(plan)
         if prompts or self._prompt_logprobs is not None:
             logits = self._logits_and_prompts(plan, rows or [end - 1], list(prompts.values()))
         else:
-            logits = self.logits(plan, rows or [end - 1])
+            logits = self._logits(plan, rows or [end - 1])
         if not requests:
             return lambda: Sampled({})
         if len(places) > len(rows):  # sequences part, and take their first tokens from the same logits
@@ -144,14 +151,11 @@ class ModelRunner:
         self, plan: StepPlan, rows: list[int], prompts: list[tuple[int, PromptRequest]]
     ) -> torch.Tensor:
         """As `logits`; besides, puts the log-probabilities of prompt tokens into their slots, few of them at a time."""
-        kept = self._prompt_logprobs
-        if prompts and (kept is None or kept.num_top != prompts[0][1].num_top):  # a stage may want other ones
-            kept = self._make_prompt_logprobs(prompts[0][1].num_top)
+        kept = self._prompt_logprobs_for(prompts)
         kept.copy(plan.copies)
         places = [start + i for start, request in prompts for i in range(len(request.token_ids))]
         if not places:
-            return self.logits(plan, rows)
-        self._backend.copy(plan.copies)
+            return self._logits(plan, rows)
         self._begin(plan)
         token_ids, positions = self._token_ids(plan), upload(plan.positions, self._device)
 
@@ -167,10 +171,13 @@ class ModelRunner:
                 kept.store(part[2], token_logprobs(scores, part[1], kept.num_top))
             return logits(upload(rows, self._device))
 
-    def _make_prompt_logprobs(self, num_top: int) -> PromptLogprobs:
-        backend = self._backend
-        self._prompt_logprobs = PromptLogprobs(backend.num_blocks, backend.block_size, num_top, self._device)
-        return self._prompt_logprobs
+    def _prompt_logprobs_for(self, prompts: list[tuple[int, PromptRequest]]) -> PromptLogprobs:
+        """Of as many most likely tokens as are asked for: those who ask for more or fewer share no blocks (see Sequence.root)."""
+        kept, backend = self._prompt_logprobs, self._backend
+        if kept is None or (prompts and kept.num_top != prompts[0][1].num_top):
+            kept = PromptLogprobs(backend.num_blocks, backend.block_size, prompts[0][1].num_top, self._device)
+            self._prompt_logprobs = kept
+        return kept
 
     def _fetch_prompt(self, request: PromptRequest) -> LogprobTensors:
         return self._prompt_logprobs.fetch(upload(request.wanted, self._device))
@@ -178,7 +185,17 @@ class ModelRunner:
     @torch.inference_mode()
     def logits(self, plan: StepPlan, rows: list[int]) -> torch.Tensor:
         """Run the step -> [len(rows), vocab_size] for these of its tokens."""
+        self._move_blocks(plan)
+        return self._logits(plan, rows)
+
+    def _move_blocks(self, plan: StepPlan) -> None:
+        if plan.moves:
+            self.tiers.move(plan.moves)
         self._backend.copy(plan.copies)
+        if plan.loads:
+            self.tiers.load(plan.loads)
+
+    def _logits(self, plan: StepPlan, rows: list[int]) -> torch.Tensor:
         token_ids = self._token_ids(plan)
         if self._decode_steps is not None and self._decode_steps.takes(plan):
             return self._decode_steps.logits(plan, token_ids)

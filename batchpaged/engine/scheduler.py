@@ -20,6 +20,7 @@ from batchpaged.engine.completion_lengths import CompletionLengths
 from batchpaged.engine.computed_blocks import ComputedBlocks
 from batchpaged.engine.future_uses import FutureUses
 from batchpaged.engine.in_flight import InFlight
+from batchpaged.engine.memory_tiers import MemoryTiers
 from batchpaged.engine.prefix_cache import PrefixCache
 from batchpaged.engine.sequence import BeamGroup, FinishReason, Sequence, Status, TokenCounts
 from batchpaged.engine.sequence_groups import SequenceGroups
@@ -39,13 +40,21 @@ class SchedulerLimits:
 
 class Scheduler:
     def __init__(
-        self, pool: BlockPool, cache: PrefixCache | None, limits: SchedulerLimits, finish_check: FinishCheck
+        self,
+        pool: BlockPool,
+        cache: PrefixCache | None,
+        limits: SchedulerLimits,
+        finish_check: FinishCheck,
+        tiers: MemoryTiers | None = None,
     ) -> None:
+        """`tiers`: below the pool; they need a cache. None: what is evicted is lost."""
         self.pool = pool
         self.cache = cache
+        self.tiers = tiers
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []  # in order of admission; the last is preempted first
         self.num_preemptions = 0
+        self.num_swaps = 0  # of these, sequences whose blocks are kept for them
         self.counts = TokenCounts()
         self.groups = SequenceGroups(pool)
         self._tables = BlockTables(pool)
@@ -53,10 +62,12 @@ class Scheduler:
         self._max_running = min(limits.max_sequences, limits.max_batch_tokens)
         self._finish_check = finish_check
         self._in_flight = InFlight()
-        self._uses = None if cache is None else FutureUses(pool, cache)
+        self._uses = None if cache is None else FutureUses(pool, cache, tiers)
+        if tiers is not None:
+            cache.store_in(tiers)
         self._computed = None if cache is None else ComputedBlocks(pool, cache)
         self._lengths = CompletionLengths()
-        self._admission = Admission(pool, cache, self._uses, self._in_flight, self._lengths, self.counts)
+        self._admission = Admission(pool, cache, self._uses, self._in_flight, self._lengths, self.counts, tiers)
 
     @property
     def has_unfinished(self) -> bool:
@@ -102,16 +113,21 @@ class Scheduler:
         """
         if self._must_wait():
             return None
-        builder = StepBuilder(self.pool.block_size, self._limits.max_batch_tokens, self.counts)
+        builder = StepBuilder(self.pool.block_size, self._limits.max_batch_tokens, self.counts, self.tiers)
         self._schedule_decodes(builder)
         self._schedule_prefills(builder)
         self.waiting = self._admission.admit(self.waiting, self.running, self._max_running, builder)
         if self.groups.counts.num_groups:
             self.groups.measure(self.running)
+        if self.tiers is not None:
+            self.tiers.write_ahead()
+            self._admission.read_ahead(self.waiting)
         return builder.build()
 
     def start(self, plan: StepPlan) -> None:
         """The step has been started, and later ones run after it: from here on they may use what it computes."""
+        if self.tiers is not None:
+            self.tiers.start()
         by_id = {sequence.seq_id: sequence for sequence in self.running}
         for step in plan.sequences:
             sequence = by_id[step.seq_id]
@@ -187,13 +203,19 @@ class Scheduler:
         """
         if plan.num_tokens <= self.pool.block_size and len(plan.sequences) == 1:
             return False
-        while self.running:
-            self._preempt_last()
+        self.give_up()
         num_tokens = max(self.pool.block_size, min(plan.num_tokens, self._limits.max_batch_tokens) // 2)
         num_sequences = max(1, min(len(plan.sequences), self._max_running) // 2)
         self._limits = replace(self._limits, max_batch_tokens=min(num_tokens, self._limits.max_batch_tokens))
         self._max_running = min(num_sequences, num_tokens)
         return True
+
+    def give_up(self) -> None:
+        """The step that was planned last was not done: its sequences wait again, and what lower tiers hold is lost."""
+        for node in self.tiers.abandon() if self.tiers is not None else ():
+            self.cache.forget(node.block)
+        while self.running:
+            self._preempt_last()
 
     @property
     def max_batch_tokens(self) -> int:
@@ -214,9 +236,20 @@ class Scheduler:
         pending = [s for s in self.running if s.num_pending_tokens]
         if not pending:
             return False
-        num_new = sum(map(self._tables.num_missing, filter(self._is_decoding, self.running)))
-        num_there = self.pool.num_spare if self._admission.yields_to_reuse else self.pool.num_available
-        return num_new > num_there or any(s.needs_known_tokens for s in pending)
+        num_new = sum(map(self._tables.num_missing, filter(self._takes_blocks, self.running)))
+        return num_new > self._num_there(is_careful=self._admission.yields_to_reuse) or any(s.needs_known_tokens for s in pending)
+
+    def _takes_blocks(self, sequence: Sequence) -> bool:
+        """In the next step, besides those that it was admitted with."""
+        is_restored = sequence.is_prefilling and sequence.beams is not None and sequence.beams.is_parted
+        return is_restored or self._is_decoding(sequence)
+
+    def _num_there(self, is_careful: bool) -> int:
+        """Blocks that running sequences can take; to be careful is to evict none that is needed, unless it can be stored."""
+        if not is_careful:
+            return self.pool.num_available
+        num_storable = 0 if self.tiers is None else self.tiers.num_free
+        return min(self.pool.num_spare + num_storable, self.pool.num_available)
 
     def _is_decoding(self, sequence: Sequence) -> bool:
         is_to_compute = sequence.num_uncomputed_tokens > 0 and not sequence.is_prefilling
@@ -245,7 +278,7 @@ class Scheduler:
         for sequence in sequences:
             while self._tables.num_missing(sequence):
                 is_careful = self._admission.yields_to_reuse and any(s.row != sequence.row for s in self.running)
-                if self.pool.num_spare if is_careful else self.pool.num_available:
+                if self._num_there(is_careful):
                     self._tables.extend(sequence, copies)
                     continue
                 self._preempt_last()
@@ -257,7 +290,8 @@ class Scheduler:
         return True
 
     def _preempt_last(self) -> None:
-        """Release the blocks of the sequence admitted last; it is computed again from what the cache still holds.
+        """Release the blocks of the sequence admitted last. What the cache still holds of them when it comes back, or a lower
+        tier does, is used again; the rest is computed again.
 
         Beams go together, and come back together: the prompt is computed, then each of them what is its own.
         """
@@ -269,6 +303,9 @@ class Scheduler:
                 self._release(other, Status.WAITING)
         self.running = [s for s in self.running if s.status is Status.RUNNING and s is not sequence]
         self._in_flight.discard(sequence)
+        if self.tiers is not None:
+            sequence.num_swapped_blocks = self.tiers.num_to_swap(sequence)
+            self.num_swaps += sequence.num_swapped_blocks > 0
         if self._uses is not None:
             self._uses.add_first(sequence)
         self._release(sequence, Status.WAITING)

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 FinishReason = Literal["stop", "length"]
 
+_PROMPT_LOGPROBS = "prompt_logprobs"
+
 
 @dataclass(slots=True)
 class TokenCounts:
@@ -54,6 +56,7 @@ class Sequence:
     num_computed_tokens: int = 0  # keys and values that lie in the cache once all steps that have started are done
     num_forced_tokens: int = 0  # the last ones, which its grammar forced after the newest that a step chose
     num_cached_blocks: int = 0  # leading blocks of the table that the prefix cache can find; never written again
+    num_swapped_blocks: int = 0  # leading ones of its table when it was preempted, to be used again once it comes back
     is_private: bool = False  # a hash collision: nothing beyond num_cached_blocks can be cached
     block_hashes: list[bytes] = field(default_factory=list)  # of its leading full blocks, as far as anybody asked
     waits_for: "Sequence | None" = None  # is prefilling tokens that this one would compute again
@@ -85,7 +88,7 @@ class Sequence:
     def __post_init__(self) -> None:
         if self.prompt_array is None:
             self.prompt_array = np.asarray(self.token_ids[: self.num_prompt_tokens], dtype=np.int32)
-            self.sort_key = (self.adapter or "").encode() + self.prompt_array.astype(">i4").tobytes()
+            self.sort_key = (self.root or "").encode() + self.prompt_array.astype(">i4").tobytes()
         self.row = self.seq_id if self.row < 0 else self.row
 
     def sibling(self, seq_id: int, seed: int, token_ids: list[int], grammar: Grammar | None = None) -> "Sequence":
@@ -117,9 +120,16 @@ class Sequence:
         self.num_computed_tokens, self.num_cached_blocks = source.num_computed_tokens, source.num_cached_blocks
         self.is_private = source.is_private
 
+    @property
+    def root(self) -> str | None:
+        """What its blocks start from in the prefix tree: its adapter, on which keys and values depend. Where log-probabilities
+        of the prompt lie beside them, as others' do not have them, it is another one."""
+        num_top = self.params.prompt_logprobs
+        return self.adapter if num_top is None else f"{_PROMPT_LOGPROBS}={num_top} {self.adapter or ''}"
+
     def num_common(self, other: "Sequence") -> int:
-        """Leading prompt tokens that both share; none where their adapters differ, and with them keys and values."""
-        return common_prefix_length(self.prompt_array, other.prompt_array) if self.adapter == other.adapter else 0
+        """Leading prompt tokens that both share; none where their roots differ."""
+        return common_prefix_length(self.prompt_array, other.prompt_array) if self.root == other.root else 0
 
     @property
     def num_tokens(self) -> int:
@@ -229,6 +239,11 @@ class BeamGroup:
             )
             for i, hypothesis in enumerate(self.search.hypotheses[: first.params.n])
         ]
+
+
+def is_storable(root: str | None) -> bool:
+    """Whether blocks of this root can go to lower tiers, which hold keys and values alone."""
+    return root is None or not root.startswith(_PROMPT_LOGPROBS)
 
 
 def common_prefix_length(a: np.ndarray, b: np.ndarray) -> int:

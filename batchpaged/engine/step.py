@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 
 import numpy as np
 
@@ -16,6 +17,25 @@ class BlockCopy:
     source: int
     target: int
     num_slots: int
+
+
+class MoveKind(Enum):
+    """From where to where; see memory_tiers.py."""
+
+    SAVE = "save"  # block of the pool -> frame, a place in host memory
+    LOAD = "load"  # frame -> block
+    WRITE = "write"  # frame -> slot, a place on disk
+    READ = "read"  # slot -> frame
+    LOAD_FROM_DISK = "load from disk"  # slot -> block
+
+
+@dataclass(frozen=True)
+class BlockMove:
+    """A whole block goes from one tier to another."""
+
+    kind: MoveKind
+    source: int
+    target: int
 
 
 @dataclass(frozen=True)
@@ -70,7 +90,7 @@ class PendingToken:
 class StepPlan:
     """A step's complete input. Tokens of all sequences lie one after another, in the order of `sequences`.
 
-    Copies come first: all sources are read before any target or slot is written.
+    First the moves, in their order; then copies: all sources are read before any target or slot is written; then loads.
     """
 
     token_ids: tuple[int | None, ...]  # [num_tokens]; None for pending tokens
@@ -79,6 +99,8 @@ class StepPlan:
     sequences: tuple[SequenceStep, ...]
     copies: tuple[BlockCopy, ...]
     pending: tuple[PendingToken, ...] = ()
+    moves: tuple[BlockMove, ...] = ()  # out of the pool, and between host memory and disk
+    loads: tuple[BlockMove, ...] = ()  # into the pool
 
     @property
     def num_tokens(self) -> int:

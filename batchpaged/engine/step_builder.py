@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from batchpaged.engine.grammar import Grammar
+from batchpaged.engine.memory_tiers import MemoryTiers
 from batchpaged.engine.sequence import Sequence, TokenCounts
 from batchpaged.engine.step import BlockCopy, PendingToken, PromptRequest, SampleRequest, SequenceStep, StepPlan
 
@@ -10,10 +11,13 @@ from batchpaged.engine.step import BlockCopy, PendingToken, PromptRequest, Sampl
 class StepBuilder:
     """Collects a step's tokens within its budget."""
 
-    def __init__(self, block_size: int, budget: int, counts: TokenCounts) -> None:
+    def __init__(
+        self, block_size: int, budget: int, counts: TokenCounts, tiers: MemoryTiers | None = None
+    ) -> None:
         self.budget = budget  # tokens that still fit into the step
         self._block_size = block_size
         self._counts = counts
+        self._tiers = tiers
         self._token_ids: list[int | None] = []
         self._positions: list[int] = []
         self._slots: list[int] = []
@@ -62,6 +66,7 @@ class StepBuilder:
     def build(self) -> StepPlan | None:
         if not self._sequences:
             return None
+        moves, loads = ((), ()) if self._tiers is None else self._tiers.take_moves()
         return StepPlan(
             tuple(self._token_ids),
             tuple(self._positions),
@@ -69,6 +74,8 @@ class StepBuilder:
             tuple(self._sequences),
             tuple(self._copies),
             tuple(self._pending),
+            moves,
+            loads,
         )
 
 

@@ -3,17 +3,19 @@
 import random
 from collections import deque
 from collections.abc import Callable, Sequence as Prompt
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from fake_model import FakeRunner, reference_tokens
 
 from batchpaged.engine.block_pool import BlockPool
+from batchpaged.engine.memory_tiers import MemoryTiers
 from batchpaged.engine.prefix_cache import BlockHash, PrefixCache, xxh3_128
 from batchpaged.engine.sampling_params import SamplingParams
 from batchpaged.engine.scheduler import Scheduler, SchedulerLimits
 from batchpaged.engine.sequence import FinishReason, Sequence
 from batchpaged.engine.step import Sampled, StepPlan
+from batchpaged.tiers.costs import TierCosts
 
 EOS = 0
 VOCAB_SIZE = 20  # of the fake model: about one completion in a few ends by EOS before max_tokens
@@ -29,6 +31,11 @@ def narrow_hash(num_bits: int) -> BlockHash:
     return block_hash
 
 
+def free_moves() -> TierCosts:
+    """Whatever can be stored is worth it."""
+    return TierCosts(token=1.0, save=0.0, load=0.0, read=0.0)
+
+
 @dataclass(frozen=True)
 class Settings:
     num_blocks: int = 200
@@ -38,6 +45,9 @@ class Settings:
     prefix_cache: bool = True
     num_hash_bits: int = 128
     steps_ahead: int = 0
+    num_frames: int = 0  # of a host tier
+    num_disk_slots: int = 0
+    costs: TierCosts = field(default_factory=free_moves)
 
 
 class Harness:
@@ -48,7 +58,10 @@ class Harness:
         block_hash = narrow_hash(settings.num_hash_bits)
         self.cache = PrefixCache(self.pool, b"root", block_hash) if settings.prefix_cache else None
         limits = SchedulerLimits(settings.max_batch_tokens, settings.max_sequences, max_model_len=10_000)
-        self.scheduler = Scheduler(self.pool, self.cache, limits, finish_reason)
+        has_tiers = settings.prefix_cache and settings.num_frames > 0
+        frames = settings.num_frames, settings.num_disk_slots
+        self.tiers = MemoryTiers(*frames, settings.block_size, settings.costs) if has_tiers else None
+        self.scheduler = Scheduler(self.pool, self.cache, limits, finish_reason, self.tiers)
         self.runner = FakeRunner(settings.num_blocks, settings.block_size, VOCAB_SIZE, settings.max_batch_tokens)
         self.sequences: list[Sequence] = []
         self.num_steps = 0
@@ -79,6 +92,7 @@ class Harness:
         return finished
 
     def _start(self, plan: StepPlan) -> None:
+        assert not any(s.num_pending_tokens for s in self.scheduler.waiting), "preempted before its token was known"
         self.check_writes(plan)
         self.on_plan(plan)
         self.started.append((plan, self.runner.start(plan)))
@@ -93,11 +107,15 @@ class Harness:
             self.step()
             assert self.num_steps < 100_000
         assert self.pool.num_available == self.pool.num_blocks
+        if self.tiers is not None:
+            assert self.tiers.host.num_used == self.tiers.disk.num_used == 0, "a block is stored that nobody needs"
 
     def check_writes(self, plan: StepPlan) -> None:
         """What is written lies in blocks that one table holds, and that nobody can share as full blocks."""
         full = self.full_cached_blocks()
         targets = {slot // self.pool.block_size for slot in plan.slots} | {copy.target for copy in plan.copies}
+        loaded = [load.target for load in plan.loads]
+        assert len(set(loaded)) == len(loaded) and targets.isdisjoint(loaded), "two things go into one block"
         for block in targets:
             assert self.pool.reference_counts[block] == 1, "a shared block is written"
             assert block not in full, "a cached block is written"

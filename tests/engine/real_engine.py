@@ -1,12 +1,15 @@
 """The real engine around a small random model, and what it must generate."""
 
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 
 import torch
 from tiny_models import MAX_POSITIONS, VOCAB_SIZE, tiny_model, tiny_tokenizer
 from transformers import PreTrainedModel
 
+from batchpaged.attention.backend import AttentionBackend
 from batchpaged.attention.cpu import CpuAttention
 from batchpaged.attention.interface import NAME, register
 from batchpaged.attention.reference import TorchAttention
@@ -18,6 +21,10 @@ from batchpaged.engine.stop import StopCheck
 from batchpaged.models.adapters import Adapter
 from batchpaged.models.layers import attention_layers
 from batchpaged.models.lora import install_adapters
+from batchpaged.tiers.costs import TierCosts
+from batchpaged.tiers.disk import DiskSlots
+from batchpaged.tiers.frames import HostFrames
+from batchpaged.tiers.store import TierStore
 
 # Where the two best logits are nearer than this, rounding decides, and generate's choice is as good as the engine's.
 TIE = 1e-4
@@ -33,6 +40,8 @@ class Limits:
     max_sequences: int = 16
     prefix_cache: bool = True
     steps_ahead: int = 0
+    num_frames: int = 0
+    num_disk_slots: int = 0
 
     def engine_limits(self) -> EngineLimits:
         return EngineLimits(**asdict(self), max_model_len=MAX_POSITIONS)
@@ -61,7 +70,17 @@ def build_engine(
     exchange(model)
     stop_check = StopCheck(tiny_tokenizer(), eos)
     runner = ModelRunner(model, backend, adapter_rows=adapter_rows)
-    return Engine(runner, limits.engine_limits(), stop_check, b"tests", tiny_grammars())
+    costs = TierCosts(token=1.0, save=0.0, load=0.0, read=0.0) if limits.num_frames else None
+    if costs is not None:
+        runner.tiers = tier_store(backend, limits.num_frames, limits.num_disk_slots, costs)
+    return Engine(runner, limits.engine_limits(), stop_check, b"tests", tiny_grammars(), costs)
+
+
+def tier_store(backend: AttentionBackend, num_frames: int, num_disk_slots: int, costs: TierCosts) -> TierStore:
+    frames = HostFrames(backend.parts(), num_frames)
+    folder = Path(tempfile.gettempdir())
+    disk = DiskSlots(folder, num_disk_slots, frames.block_bytes) if num_disk_slots else None
+    return TierStore(frames, disk, costs)
 
 
 def completions(

@@ -148,7 +148,7 @@ def test_check_notices_a_child_without_its_parent() -> None:
     parent = cache.insert(pool.allocate(), None, (1, 2))
     cache.insert(pool.allocate(), parent, (3, 4))
     cache.check()
-    cache._forget(parent)
+    cache.forget(parent)
     with pytest.raises(AssertionError, match="outlived"):
         cache.check()
 

@@ -1,0 +1,253 @@
+"""Where blocks go that are evicted from the pool while a waiting sequence still needs them: host memory, then disk.
+
+A preempted sequence is one that needs its blocks, so a swap is nothing else: its blocks stay in the pool for as long as nobody
+wants their room, are stored when somebody does, and are loaded when it comes back. Who is to go first is decided as in the
+pool, by the next use (see free_queue.py). Plain data: places are numbers here, and what lies there is moved by the model side,
+in the order of the moves (see step.py).
+
+The host tier is the only one that is written from the pool. From it blocks go to disk a little before their room is needed,
+and come back a little before their sequences do.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from batchpaged.engine.free_queue import FreeQueue
+from batchpaged.engine.sequence import Sequence, is_storable
+from batchpaged.engine.step import BlockMove, MoveKind
+from batchpaged.tiers.costs import TierCosts
+
+if TYPE_CHECKING:
+    from batchpaged.engine.prefix_cache import CachedBlock
+
+# Of the host tier, kept empty by writing to disk ahead: what is saved next then waits for no disk.
+WRITE_AHEAD_SHARE = 1 / 8
+
+
+@dataclass(frozen=True, slots=True)
+class TierPlace:
+    tier: "Tier"
+    index: int
+
+
+@dataclass
+class TierCounts:
+    """Blocks, since the engine started."""
+
+    most_in_host: int = 0
+    most_on_disk: int = 0
+    num_saved: int = 0  # from the pool to host memory
+    num_loaded: int = 0  # to the pool, from either tier
+    num_written: int = 0  # from host memory to disk
+    num_read: int = 0  # from disk, ahead of use or for it
+    num_dropped: int = 0  # that were still needed: for want of room, or because the disk failed
+    num_lost: int = 0  # times that a stored block could not be read again: all stored ones were dropped
+
+
+class Tier:
+    """`num_places` places for one block each, and who lies in them."""
+
+    def __init__(self, num_places: int) -> None:
+        self.num_places = num_places
+        self.free = deque(range(num_places))  # one that was given up last is taken last: it may still be read or written
+        self.queue: FreeQueue[CachedBlock] = FreeQueue()
+
+    @property
+    def num_used(self) -> int:
+        return self.num_places - len(self.free)
+
+    def take(self, node: "CachedBlock", next_use: int) -> int:
+        """One of the free places, for this node."""
+        index = self.free.popleft()
+        node.place = TierPlace(self, index)
+        self.queue.add(node, next_use)
+        return index
+
+
+class MemoryTiers:
+    """`next_use` tells of a block's hash when it is used next; `on_drop` is told of a node that is in no tier any more."""
+
+    def __init__(self, num_frames: int, num_slots: int, block_size: int, costs: TierCosts) -> None:
+        """`num_frames`: blocks of the host tier; `num_slots`: of the disk tier."""
+        self.host, self.disk = Tier(num_frames), Tier(num_slots)
+        self.counts = TierCounts()
+        self.next_use: Callable[[bytes], int | None] = lambda block_hash: None
+        self.on_drop: Callable[[CachedBlock], None] = lambda node: None
+        self._costs = costs
+        self._block_size = block_size
+        self._num_kept_free = int(num_frames * WRITE_AHEAD_SHARE)
+        self._moves: list[BlockMove] = []
+        self._loads: list[BlockMove] = []
+        self._loading: list[CachedBlock] = []  # into the pool, by the plan that is being made
+        self._left: list[TierPlace] = []  # by these: free once the plan has started
+
+    # --- from the pool, and back ---
+
+    @property
+    def num_free(self) -> int:
+        """Blocks that it could still take."""
+        return len(self.host.free) + (len(self.disk.free) if self._costs.disk_pays(self._block_size) else 0)
+
+    def num_to_swap(self, sequence: Sequence) -> int:
+        """Leading blocks of a preempted sequence to be kept for it: all that are full, if that takes less time than to compute
+        them again, and there is room; else none, but for what it shares with others that wait.
+        """
+        num_full = min(sequence.num_cached_blocks, len(sequence.token_ids) // self._block_size)
+        pays = is_storable(sequence.root) and self._costs.host_pays(self._block_size)
+        return num_full if pays and num_full <= self.num_free else 0
+
+    def take_in(self, node: "CachedBlock", block: int) -> bool:
+        """The pool evicts this node from `block`: whether it is stored."""
+        next_use = self.next_use(node.hash)
+        if next_use is None:
+            return False
+        if not is_storable(node.root) or not self._costs.host_pays(self._block_size):
+            return False
+        if not self.host.free and not self._make_room(next_use):
+            self.counts.num_dropped += 1
+            return False
+        frame = self.host.take(node, next_use)
+        self._moves.append(BlockMove(MoveKind.SAVE, block, frame))
+        self.counts.num_saved += 1
+        self._note_use()
+        return True
+
+    def worth_loading(self, stored: tuple["CachedBlock", ...]) -> tuple["CachedBlock", ...]:
+        """Of blocks that follow each other, the leading ones by which a sequence gains most."""
+        best, num_best, gained = 0.0, 0, 0.0
+        for count, node in enumerate(stored, 1):
+            gained += self._costs.gain(self._block_size, is_on_disk=node.place.tier is self.disk)
+            if gained > best:
+                best, num_best = gained, count
+        return stored[:num_best]
+
+    def hold(self, nodes: Iterable["CachedBlock"]) -> None:
+        """These are about to be loaded: nothing pushes them out any more."""
+        for node in nodes:
+            node.place.tier.queue.remove(node)
+
+    def load(self, node: "CachedBlock", block: int) -> None:
+        """The plan that is being made loads this held node into a block."""
+        place = node.place
+        is_on_disk = place.tier is self.disk
+        self._loads.append(BlockMove(MoveKind.LOAD_FROM_DISK if is_on_disk else MoveKind.LOAD, place.index, block))
+        self._loading.append(node)
+        self._left.append(place)
+        self.counts.num_loaded += 1
+        self.counts.num_read += is_on_disk
+        node.place = None
+
+    def give_up(self, node: "CachedBlock") -> None:
+        """Its place is free: it was computed again, or is needed no more."""
+        node.place.tier.queue.remove(node)
+        node.place.tier.free.append(node.place.index)
+        node.place = None
+
+    def drop(self, node: "CachedBlock") -> None:
+        self.give_up(node)
+        self.on_drop(node)
+
+    def reconsider(self, node: "CachedBlock") -> None:
+        """The next use of a stored node has changed."""
+        next_use = self.next_use(node.hash)
+        if next_use is None:
+            self.drop(node)
+            return
+        node.place.tier.queue.remove(node)
+        node.place.tier.queue.add(node, next_use)
+
+    # --- between host memory and disk ---
+
+    def _make_room(self, next_use: int) -> bool:
+        """A free place of the host tier for what is used then: of what lies there the last one needed goes, if it is needed later."""
+        if not len(self.host.queue):
+            return False
+        last = self.host.queue.first()
+        if self.next_use(last.hash) <= next_use:
+            return False
+        if not self._write(last):
+            self.counts.num_dropped += 1
+            self.drop(last)
+        return True
+
+    def _write(self, node: "CachedBlock") -> bool:
+        """Move it from host memory to disk; whether there is room, and it is worth it."""
+        if not self.disk.free or not self._costs.disk_pays(self._block_size):
+            return False
+        frame = node.place.index
+        self.give_up(node)
+        slot = self.disk.take(node, self.next_use(node.hash))
+        self._moves.append(BlockMove(MoveKind.WRITE, frame, slot))
+        self.counts.num_written += 1
+        self._note_use()
+        return True
+
+    def write_ahead(self) -> None:
+        """Keep a share of the host tier free, as long as there is room on disk."""
+        while len(self.host.free) < self._num_kept_free and len(self.host.queue):
+            if not self._write(self.host.queue.first()):
+                return
+
+    def read_ahead(self, nodes: Iterable["CachedBlock"]) -> None:
+        """Bring stored nodes that are used soon, in this order, from disk to host memory."""
+        for node in nodes:
+            if node.place.tier is not self.disk:
+                continue
+            next_use = self.next_use(node.hash)
+            if not self.host.free and not self._make_room(next_use):
+                return
+            slot = node.place.index
+            self.give_up(node)
+            frame = self.host.take(node, next_use)
+            self._moves.append(BlockMove(MoveKind.READ, slot, frame))
+            self.counts.num_read += 1
+            self._note_use()
+
+    def _note_use(self) -> None:
+        counts = self.counts
+        counts.most_in_host = max(counts.most_in_host, self.host.num_used)
+        counts.most_on_disk = max(counts.most_on_disk, self.disk.num_used)
+
+    # --- the plan ---
+
+    def is_loading(self, block: int | None) -> bool:
+        """Whether the plan that is being made loads something into this block: nothing can be copied from it before."""
+        return any(move.target == block for move in self._loads)
+
+    def take_moves(self) -> tuple[tuple[BlockMove, ...], tuple[BlockMove, ...]]:
+        """Of the plan that has been made: those before its copies, and those after them."""
+        moves, self._moves = tuple(self._moves), []
+        loads, self._loads = tuple(self._loads), []
+        return moves, loads
+
+    def start(self) -> None:
+        """The plan has started: what it loads has left its place."""
+        for place in self._left:
+            place.tier.free.append(place.index)
+        self._left, self._loading = [], []
+
+    def abandon(self) -> list["CachedBlock"]:
+        """The plan has failed, and nobody knows which of its moves were made: all that is stored is dropped.
+
+        -> nodes whose blocks it should have filled, the last one first
+        """
+        loading = self._loading[::-1]
+        self._moves, self._loads = [], []
+        self.start()
+        for tier in (self.host, self.disk):
+            while len(tier.queue):
+                self.counts.num_dropped += 1
+                self.drop(tier.queue.first())
+        return loading
+
+    def check(self, stored: Iterable["CachedBlock"]) -> None:
+        """Raise AssertionError unless every place is free, left, or held by one stored node with a known use."""
+        for tier in (self.host, self.disk):
+            held = [node.place.index for node in stored if node.place.tier is tier]
+            left = [place.index for place in self._left if place.tier is tier]
+            if sorted([*held, *left, *tier.free]) != list(range(tier.num_places)):
+                raise AssertionError("a place of a tier is in no state, or in two")
+            if len(held) != len(tier.queue) or any(self.next_use(node.hash) is None for node in tier.queue.in_order()):
+                raise AssertionError("a stored block is not needed, or cannot be pushed out")

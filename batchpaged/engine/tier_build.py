@@ -1,0 +1,119 @@
+"""Host memory and disk below an engine's KV cache: how much of them, and what they cost on this machine."""
+
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+import torch
+
+from batchpaged.config.sizes import format_bytes, parse_bytes
+from batchpaged.engine.model_runner import ModelRunner
+from batchpaged.engine.step import SequenceStep, StepPlan
+from batchpaged.errors import ModelError
+from batchpaged.tiers.costs import TierCosts
+from batchpaged.tiers.disk import DiskSlots
+from batchpaged.tiers.frames import HostFrames
+from batchpaged.tiers.store import TierStore
+
+if TYPE_CHECKING:
+    from batchpaged.config import EngineConfig
+
+MEASURED_BLOCKS = 8  # at most, of which the measurements are a mean
+MEASURED_TOKENS = 256  # at most: enough that a step's fixed costs do not count
+
+
+@dataclass(frozen=True)
+class Tiers:
+    """What an engine has to know of them."""
+
+    num_frames: int = 0  # blocks of the host tier
+    num_disk_slots: int = 0  # blocks of the disk tier
+    costs: TierCosts | None = None
+
+
+def build_tiers(runner: ModelRunner, config: "EngineConfig", num_blocks: int, max_model_len: int) -> Tiers:
+    """Give the runner its lower tiers, if the pipeline wants them. Writes to the KV cache's first blocks. Raises ModelError."""
+    if config.host_cache is None:
+        return Tiers()
+    parts = runner.backend.parts()
+    block_bytes = sum(part.block_bytes for part in parts)
+    num_frames = _num_places("host_cache", config.host_cache, block_bytes, psutil.virtual_memory().available, "memory")
+    frames = HostFrames(parts, num_frames)
+    disk = _disk(config, block_bytes)
+    costs = measure_costs(runner, frames, disk, min(num_blocks, max_model_len // config.block_size), config)
+    runner.tiers = TierStore(frames, disk, costs)
+    return Tiers(num_frames, disk.num_slots if disk is not None else 0, costs)
+
+
+def _disk(config: "EngineConfig", block_bytes: int) -> DiskSlots | None:
+    if config.disk_cache is None:
+        return None
+    folder = Path(config.disk_cache_path or tempfile.gettempdir())
+    try:
+        free = shutil.disk_usage(folder).free
+        return DiskSlots(folder, _num_places("disk_cache", config.disk_cache, block_bytes, free, f"in {folder}"), block_bytes)
+    except OSError as error:
+        raise ModelError(f"engine.disk_cache_path: {folder} takes no file: {error.strerror}") from error
+
+
+def _num_places(key: str, size: str | int, block_bytes: int, free: int, where: str) -> int:
+    """Blocks of `size`, which is a number of them or bytes as text."""
+    num_blocks = size if isinstance(size, int) else parse_bytes(size) // block_bytes
+    if not num_blocks:
+        raise ModelError(f"engine.{key} of {size} does not hold one block ({format_bytes(block_bytes)}); raise it")
+    if num_blocks * block_bytes > free:
+        raise ModelError(
+            f"engine.{key} of {format_bytes(num_blocks * block_bytes)} is more than what is free {where} "
+            f"({format_bytes(free)}); lower it"
+        )
+    return num_blocks
+
+
+def measure_costs(
+    runner: ModelRunner, frames: HostFrames, disk: DiskSlots | None, most_blocks: int, config: "EngineConfig"
+) -> TierCosts:
+    """`most_blocks`: that a prompt can have."""
+    num_moved = min(MEASURED_BLOCKS, len(frames.rows), most_blocks)
+    blocks = list(range(num_moved))
+    rows = list(frames.rows[:num_moved])
+    save = _seconds(lambda: frames.save(blocks, blocks))
+    load = _seconds(lambda: frames.load(rows, blocks))
+    num_tokens = min(MEASURED_TOKENS, config.max_batch_tokens, most_blocks * config.block_size)
+    step = _seconds(lambda: runner.logits(_prefill(num_tokens, config.block_size), [num_tokens - 1]))
+    costs = TierCosts(step / num_tokens, save / num_moved, load / num_moved)
+    if disk is not None:
+        costs.read = _disk_seconds(disk, rows[0])
+    return costs
+
+
+def _disk_seconds(disk: DiskSlots, row: torch.Tensor) -> float:
+    """To read one block."""
+    try:
+        disk.write(0, row.numpy())
+    except OSError as error:
+        raise ModelError(f"engine.disk_cache: its file cannot be written: {error.strerror}") from error
+    return _seconds(lambda: disk.read(0, torch.empty_like(row).numpy()))
+
+
+def _seconds(do: Callable[[], object]) -> float:
+    """The shorter of two tries, the first of which may have to get memory first."""
+    return min(_timed(do), _timed(do))
+
+
+def _timed(do: Callable[[], object]) -> float:
+    begun = time.perf_counter()
+    do()
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+    return time.perf_counter() - begun
+
+
+def _prefill(num_tokens: int, block_size: int) -> StepPlan:
+    """A prompt of token 0 alone."""
+    places, table = tuple(range(num_tokens)), tuple(range(-(-num_tokens // block_size)))
+    return StepPlan((0,) * num_tokens, places, places, (SequenceStep(0, num_tokens, num_tokens, table, None),), ())
