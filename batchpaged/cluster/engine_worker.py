@@ -11,6 +11,7 @@ from typing import Any
 
 from batchpaged.clock import now
 from batchpaged.cluster.fan_out import equal_rows, fanned_out
+from batchpaged.cluster.tier_facts import count_tiers_anew, tier_facts
 from batchpaged.cluster.unit_ranges import OpenRows
 from batchpaged.cluster.watchdog import Watchdog
 from batchpaged.engine.engine import Completion, Engine
@@ -201,9 +202,8 @@ class EngineWorker:
 
     def _begin_stage(self, serving: Serving) -> None:
         """The engine, its model and its cache stay; what is counted begins anew, under the name of a new session."""
-        if serving.params.prompt_logprobs not in (None, self.serving.params.prompt_logprobs):
-            self._engine.pool.evict_all()  # blocks of another stage lack what is wanted of prompts from now on
         self._engine.scheduler.groups.counts = GroupCounts()
+        count_tiers_anew(self._engine)
         self.serving, self.started_at, self._load_seconds = serving, now(), 0.0
         self._before = self._counters()
         self._num_rows_done = self._num_rows_told = 0
@@ -268,6 +268,7 @@ class EngineWorker:
             "block_size": engine.pool.block_size,
             "max_batch_tokens": engine.scheduler.max_batch_tokens,
             "groups": asdict(engine.scheduler.groups.counts),
+            "tiers": tier_facts(engine),
             **self._of_this_stage(),
         }
 

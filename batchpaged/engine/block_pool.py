@@ -66,11 +66,6 @@ class BlockPool:
         self.on_evict(block)
         return block
 
-    def evict_all(self) -> None:
-        """Free every block that is cached and unreferenced."""
-        while len(self._free_queue):
-            self._free.append(self._evict())
-
     def acquire(self, block: int) -> None:
         """Add a reference to a cached or referenced block; takes it out of the free queue if it was there."""
         if self.reference_counts[block] == 0:

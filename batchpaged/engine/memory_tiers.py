@@ -34,7 +34,7 @@ class TierPlace:
 
 @dataclass
 class TierCounts:
-    """Blocks, since the engine started."""
+    """Blocks, since the engine started or a stage began."""
 
     most_in_host: int = 0
     most_on_disk: int = 0
@@ -43,6 +43,7 @@ class TierCounts:
     num_written: int = 0  # from host memory to disk
     num_read: int = 0  # from disk, ahead of use or for it
     num_dropped: int = 0  # that were still needed: for want of room, or because the disk failed
+    num_swaps: int = 0  # preempted sequences whose blocks are kept for them
     num_lost: int = 0  # times that a stored block could not be read again: all stored ones were dropped
 
 
@@ -75,7 +76,7 @@ class MemoryTiers:
         self.counts = TierCounts()
         self.next_use: Callable[[bytes], int | None] = lambda block_hash: None
         self.on_drop: Callable[[CachedBlock], None] = lambda node: None
-        self._costs = costs
+        self.costs = costs
         self._block_size = block_size
         self._num_kept_free = int(num_frames * WRITE_AHEAD_SHARE)
         self._moves: list[BlockMove] = []
@@ -88,14 +89,14 @@ class MemoryTiers:
     @property
     def num_free(self) -> int:
         """Blocks that it could still take."""
-        return len(self.host.free) + (len(self.disk.free) if self._costs.disk_pays(self._block_size) else 0)
+        return len(self.host.free) + (len(self.disk.free) if self.costs.disk_pays(self._block_size) else 0)
 
     def num_to_swap(self, sequence: Sequence) -> int:
         """Leading blocks of a preempted sequence to be kept for it: all that are full, if that takes less time than to compute
         them again, and there is room; else none, but for what it shares with others that wait.
         """
         num_full = min(sequence.num_cached_blocks, len(sequence.token_ids) // self._block_size)
-        pays = is_storable(sequence.root) and self._costs.host_pays(self._block_size)
+        pays = is_storable(sequence.root) and self.costs.host_pays(self._block_size)
         return num_full if pays and num_full <= self.num_free else 0
 
     def take_in(self, node: "CachedBlock", block: int) -> bool:
@@ -103,9 +104,9 @@ class MemoryTiers:
         next_use = self.next_use(node.hash)
         if next_use is None:
             return False
-        if not is_storable(node.root) or not self._costs.host_pays(self._block_size):
+        if not is_storable(node.root) or not self.costs.host_pays(self._block_size):
             return False
-        if not self.host.free and not self._make_room(next_use):
+        if not self.host.free and not self._push_out_last(next_use):
             self.counts.num_dropped += 1
             return False
         frame = self.host.take(node, next_use)
@@ -118,7 +119,7 @@ class MemoryTiers:
         """Of blocks that follow each other, the leading ones by which a sequence gains most."""
         best, num_best, gained = 0.0, 0, 0.0
         for count, node in enumerate(stored, 1):
-            gained += self._costs.gain(self._block_size, is_on_disk=node.place.tier is self.disk)
+            gained += self.costs.gain(self._block_size, is_on_disk=node.place.tier is self.disk)
             if gained > best:
                 best, num_best = gained, count
         return stored[:num_best]
@@ -160,25 +161,35 @@ class MemoryTiers:
 
     # --- between host memory and disk ---
 
-    def _make_room(self, next_use: int) -> bool:
-        """A free place of the host tier for what is used then: of what lies there the last one needed goes, if it is needed later."""
+    def _push_out_last(self, next_use: int) -> bool:
+        """Empty a place of the host tier for what is used then, where none is free: the one that is needed last goes to disk. Where
+        that has no room, it is dropped, unless what is to come is needed later still.
+        """
         if not len(self.host.queue):
             return False
         last = self.host.queue.first()
-        if self.next_use(last.hash) <= next_use:
+        if self._write(last):
+            return True
+        return self._drop_later(self.host, next_use)
+
+    def _drop_later(self, tier: Tier, next_use: int) -> bool:
+        """Drop the one of a tier that is needed last, if that is later than this."""
+        if not len(tier.queue) or self.next_use(tier.queue.first().hash) <= next_use:
             return False
-        if not self._write(last):
-            self.counts.num_dropped += 1
-            self.drop(last)
+        self.counts.num_dropped += 1
+        self.drop(tier.queue.first())
         return True
 
     def _write(self, node: "CachedBlock") -> bool:
         """Move it from host memory to disk; whether there is room, and it is worth it."""
-        if not self.disk.free or not self._costs.disk_pays(self._block_size):
+        if not self.costs.disk_pays(self._block_size):
+            return False
+        next_use = self.next_use(node.hash)
+        if not self.disk.free and not self._drop_later(self.disk, next_use):
             return False
         frame = node.place.index
         self.give_up(node)
-        slot = self.disk.take(node, self.next_use(node.hash))
+        slot = self.disk.take(node, next_use)
         self._moves.append(BlockMove(MoveKind.WRITE, frame, slot))
         self.counts.num_written += 1
         self._note_use()
@@ -193,10 +204,14 @@ class MemoryTiers:
     def read_ahead(self, nodes: Iterable["CachedBlock"]) -> None:
         """Bring stored nodes that are used soon, in this order, from disk to host memory."""
         for node in nodes:
+            if node.place is None:  # dropped with another one, to make room
+                return
             if node.place.tier is not self.disk:
                 continue
             next_use = self.next_use(node.hash)
-            if not self.host.free and not self._make_room(next_use):
+            if len(self.host.free) <= self._num_kept_free and not self._is_before_last(next_use):
+                return
+            if not self.host.free and not self._push_out_last(next_use):
                 return
             slot = node.place.index
             self.give_up(node)
@@ -204,6 +219,10 @@ class MemoryTiers:
             self._moves.append(BlockMove(MoveKind.READ, slot, frame))
             self.counts.num_read += 1
             self._note_use()
+
+    def _is_before_last(self, next_use: int) -> bool:
+        """Whether something in host memory is needed later than this."""
+        return len(self.host.queue) > 0 and self.next_use(self.host.queue.first().hash) > next_use
 
     def _note_use(self) -> None:
         counts = self.counts

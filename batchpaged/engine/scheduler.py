@@ -54,7 +54,6 @@ class Scheduler:
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []  # in order of admission; the last is preempted first
         self.num_preemptions = 0
-        self.num_swaps = 0  # of these, sequences whose blocks are kept for them
         self.counts = TokenCounts()
         self.groups = SequenceGroups(pool)
         self._tables = BlockTables(pool)
@@ -305,7 +304,7 @@ class Scheduler:
         self._in_flight.discard(sequence)
         if self.tiers is not None:
             sequence.num_swapped_blocks = self.tiers.num_to_swap(sequence)
-            self.num_swaps += sequence.num_swapped_blocks > 0
+            self.tiers.counts.num_swaps += sequence.num_swapped_blocks > 0
         if self._uses is not None:
             self._uses.add_first(sequence)
         self._release(sequence, Status.WAITING)

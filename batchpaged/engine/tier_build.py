@@ -42,7 +42,7 @@ def build_tiers(runner: ModelRunner, config: "EngineConfig", num_blocks: int, ma
         return Tiers()
     parts = runner.backend.parts()
     block_bytes = sum(part.block_bytes for part in parts)
-    num_frames = _num_places("host_cache", config.host_cache, block_bytes, psutil.virtual_memory().available, "memory")
+    num_frames = _num_places("host_cache", config.host_cache, block_bytes, psutil.virtual_memory().available, "of memory")
     frames = HostFrames(parts, num_frames)
     disk = _disk(config, block_bytes)
     costs = measure_costs(runner, frames, disk, min(num_blocks, max_model_len // config.block_size), config)
@@ -68,8 +68,8 @@ def _num_places(key: str, size: str | int, block_bytes: int, free: int, where: s
         raise ModelError(f"engine.{key} of {size} does not hold one block ({format_bytes(block_bytes)}); raise it")
     if num_blocks * block_bytes > free:
         raise ModelError(
-            f"engine.{key} of {format_bytes(num_blocks * block_bytes)} is more than what is free {where} "
-            f"({format_bytes(free)}); lower it"
+            f"engine.{key} of {format_bytes(num_blocks * block_bytes)} is more than the {format_bytes(free)} {where} that are free; "
+            "lower it"
         )
     return num_blocks
 

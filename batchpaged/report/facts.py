@@ -69,6 +69,27 @@ class GroupStats:
 
 
 @dataclass(frozen=True)
+class TierStats:
+    """Of host memory and disk below the KV cache, in blocks; seconds are what one of them costs."""
+
+    num_frames: int  # of the host tier
+    num_disk_slots: int  # of the disk tier
+    most_in_host: int
+    most_on_disk: int
+    num_saved: int  # evicted from the KV cache to host memory
+    num_loaded: int  # into the KV cache again, from either tier
+    num_written: int  # from host memory to disk
+    num_read: int  # from disk
+    num_dropped: int  # still needed, but there was no room
+    num_lost: int  # times that a block could not be read again
+    num_swaps: int  # preempted sequences whose blocks were kept for them
+    token_seconds: float  # to compute one prompt token
+    save_seconds: float
+    load_seconds: float
+    read_seconds: float | None  # None: no disk tier
+
+
+@dataclass(frozen=True)
 class EngineStats:
     """Totals of one worker session: one engine, from its start to its end."""
 
@@ -87,6 +108,7 @@ class EngineStats:
     num_forced_tokens: int = 0  # of num_completion_tokens: a grammar left no choice about them
     max_batch_tokens: int | None = None  # token budget at the end: less than the pipeline's once memory has run out
     groups: GroupStats = GroupStats()
+    tiers: TierStats | None = None
 
 
 @dataclass(frozen=True)

@@ -89,3 +89,17 @@ def interval(details: dict | None) -> str:
     if not details or details["low"] is None:
         return ""
     return f"[{details['low']:.4f}, {details['high']:.4f}]"
+
+
+def memory_tiers(tiers: dict[str, Any], dot: str) -> str:
+    """Of the report's `memory_tiers`, in one line."""
+    parts = [f"{count(tiers['host']['saved'])} blocks saved in host memory"]
+    if tiers["disk"]["blocks"]:
+        parts.append(f"{count(tiers['disk']['written'])} written to disk")
+    parts.append(f"{count(tiers['blocks_loaded'])} loaded again ({compact(tiers['tokens_loaded'])} tokens)")
+    preempted = tiers["preemptions"]
+    if any(preempted.values()):
+        parts.append(f"{count(preempted['swapped'])} of {count(sum(preempted.values()))} preemptions swapped")
+    if tiers["blocks_lost"]:
+        parts.append("the disk lost blocks, which were computed again")
+    return dot.join(parts)

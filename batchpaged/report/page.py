@@ -100,7 +100,8 @@ def _tiles(report: dict[str, Any]) -> tuple[Tile, ...]:
     tokens, throughput = report["tokens"], report["throughput"]
     rows = f"{fmt.plural(report['rows']['succeeded'], 'row')} in {fmt.seconds(report['time']['infer'])}"
     served = f"serving {fmt.rate(throughput['prompt_tokens_per_s'])} prompt tokens/s"
-    again = tokens["recomputed"]
+    again, tiers = tokens["recomputed"], report.get("memory_tiers")
+    swapped = f", {fmt.count(tiers['preemptions']['swapped'])} swapped" if tiers else ""
     return (
         Tile("Rows per second", fmt.rate(throughput["rows_per_s"]), rows),
         Tile("Prefill, tokens/s", fmt.rate(throughput["prefilled_tokens_per_s"]), served),
@@ -114,7 +115,7 @@ def _tiles(report: dict[str, Any]) -> tuple[Tile, ...]:
         Tile(
             "Preemptions",
             fmt.count(report["num_preemption"]),
-            f"{fmt.plural(again, 'token')} recomputed" if again else "nothing recomputed",
+            (f"{fmt.plural(again, 'token')} recomputed" if again else "nothing recomputed") + swapped,
         ),
     )
 

@@ -82,6 +82,8 @@ def _lines(report: dict[str, Any], run_dir: Path, location: str, marks: _Marks) 
         yield "Structured", _structured(report["structured"], marks)
     for index, (name, stage) in enumerate(report.get("stages", {}).items()):
         yield "" if index else "Stages", _stage(name, stage, marks)
+    if report.get("memory_tiers") is not None:
+        yield "Memory tiers", Text(fmt.memory_tiers(report["memory_tiers"], marks.dot))
     if report["evaluation"] is not None:
         yield "Evaluation", _evaluation(report, marks)
     for index, gate in enumerate(report["gates"]):

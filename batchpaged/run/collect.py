@@ -16,7 +16,7 @@ from batchpaged.atomic import write_text
 from batchpaged.config import Pipeline
 from batchpaged.evaluation.pipeline import Evaluation, evaluate_output
 from batchpaged.planning.summary import PlanSummary
-from batchpaged.report.facts import ROWS_SCHEMA, TIMELINE_SCHEMA, EngineStats, GroupStats, PlanFacts, RunFacts
+from batchpaged.report.facts import ROWS_SCHEMA, TIMELINE_SCHEMA, EngineStats, GroupStats, PlanFacts, RunFacts, TierStats
 from batchpaged.run.directory import RunDirectory
 from batchpaged.run.failed_rows import all_facts
 from batchpaged.run.misses import lost_tokens
@@ -102,7 +102,9 @@ def _with_lists(field: pa.Field, found: pa.Field) -> pa.Field:
 def _engine_stats(facts: dict[str, Any]) -> EngineStats:
     names = EngineStats.__dataclass_fields__.keys() & facts.keys()
     values = {name: facts[name] for name in names}
-    return EngineStats(**values | {"groups": GroupStats(**values.get("groups", {}))})
+    tiers = values.get("tiers")
+    parts = {"groups": GroupStats(**values.get("groups", {})), "tiers": None if tiers is None else TierStats(**tiers)}
+    return EngineStats(**values | parts)
 
 
 def _spans(computed: Sequence[dict[str, Any]]) -> dict[str, tuple[float, float]]:

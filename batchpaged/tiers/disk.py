@@ -47,6 +47,6 @@ class DiskSlots:
     def _read(self, offset: int, left: memoryview) -> None:
         while left:
             num_bytes = os.preadv(self._file.fileno(), [left], offset)
-            if not num_bytes:
-                return  # the checksum tells
+            if not num_bytes:  # what is in memory already might be right, from an earlier time
+                raise LostBlockError("the file has been cut")
             left, offset = left[num_bytes:], offset + num_bytes

@@ -77,3 +77,17 @@ def test_what_makes_no_sense_is_refused(sampling: dict, message: str) -> None:
     with pytest.raises(ConfigError) as refusal:
         api.validate(pipeline({"max_tokens": 6, **sampling}))
     assert message.partition(":")[0] in str(refusal.value) and message.partition(": ")[2] in str(refusal.value)
+
+
+def test_memory_tiers_are_reported_and_change_no_completion() -> None:
+    """Few blocks, and more sequences than fit: some are preempted. Who shares a batch must not matter for sampled tokens."""
+    sampling = {"max_tokens": 16, "n": 4, "temperature": 1.0, "ignore_eos": True}
+    few = {"kv_cache": 40, "batch_invariant": True}
+    plain = api.run(pipeline(sampling, **few))
+    run = api.run(pipeline(sampling, **few, host_cache=20, disk_cache=60))
+    assert plain.report["memory_tiers"] is None and plain.report["num_preemption"] > 0
+    tiers = run.report["memory_tiers"]
+    assert (tiers["host"]["blocks"], tiers["disk"]["blocks"]) == (20, 60)
+    assert sum(tiers["preemptions"].values()) == run.report["num_preemption"] > 0
+    columns = ["id", "completion", "finish_reason", "prompt_tokens"]
+    assert tiny_runs.output(run.run_dir, columns).equals(tiny_runs.output(plain.run_dir, columns))

@@ -93,6 +93,12 @@ RULES = [
         {"engine": {"max_batch_tokens": 15}},
         "engine.max_batch_tokens = 15: must be at least engine.block_size = 16",
     ),
+    (
+        {"engine": {"host_cache": "1GiB", "prefix_cache": False}},
+        "engine.host_cache = '1GiB': holds blocks of the prefix cache, and engine.prefix_cache is false",
+    ),
+    ({"engine": {"disk_cache": 100}}, "engine.disk_cache = 100: takes what engine.host_cache has no room for"),
+    ({"engine": {"disk_cache_path": "fast"}}, "engine.disk_cache_path = 'fast': is the folder of engine.disk_cache, which is missing"),
 ]
 
 

@@ -24,6 +24,7 @@ from batchpaged.engine.build import (
 from batchpaged.engine.engine import Engine
 from batchpaged.engine.sampling_params import SamplingParams
 from batchpaged.errors import ModelError
+from batchpaged.models.layers import attention_layers
 from batchpaged.models.resolve import ResolvedModel
 
 LAYERS = (LayerShape(2, 16, 16), LayerShape(4, 24, 8))  # 64 and 128 numbers per token
@@ -149,3 +150,33 @@ def _set_gpus(monkeypatch: pytest.MonkeyPatch, num_gpus: int) -> None:
 def test_threads_are_shared_between_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build.os, "sched_getaffinity", lambda pid: set(range(6)), raising=False)
     assert [default_num_threads(num_workers) for num_workers in (1, 2, 4, 9)] == [6, 3, 1, 1]
+
+
+def test_lower_tiers_are_as_large_as_the_pipeline_says_and_measured(tmp_path: Path) -> None:
+    prompts = [[1, *range(10, 40), last] for last in (50, 60, 70)]
+    engine = build_from(save_tiny(tmp_path / "model"), host_cache="1MiB", disk_cache=50, disk_cache_path=str(tmp_path))
+    tiers = engine.scheduler.tiers
+    block_bytes = 4 * 16 * sum(layer.num_values for layer in tiny_layers(tmp_path / "model"))
+    assert (tiers.host.num_places, tiers.disk.num_places) == (2**20 // block_bytes, 50)
+    costs = tiers.costs
+    assert all(0 < cost < 60 for cost in (costs.token, costs.save, costs.load, costs.read))
+    outputs = completions(engine, prompts, SamplingParams(max_tokens=6, ignore_eos=True))
+    Reference("llama", prompts, 6).check([output.token_ids for output in outputs])
+
+
+def tiny_layers(folder: Path) -> tuple[LayerShape, ...]:
+    return tuple(layer.shape for layer in attention_layers(AutoModelForCausalLM.from_pretrained(folder)))
+
+
+@pytest.mark.parametrize(
+    ("engine", "message"),
+    [
+        ({"host_cache": "1KiB"}, r"engine.host_cache of 1KiB does not hold one block \(.* KiB\); raise it"),
+        ({"host_cache": "900TiB"}, r"engine.host_cache of 900.0 TiB is more than the .* GiB of memory that are free; lower it"),
+        ({"host_cache": 9, "disk_cache": "900TiB"}, r"engine.disk_cache of 900.0 TiB is more than the .* in /.* that are free"),
+        ({"host_cache": 9, "disk_cache": 9, "disk_cache_path": "/no/such"}, "engine.disk_cache_path: /no/such takes no file: No such"),
+    ],
+)
+def test_a_lower_tier_that_has_no_room_is_refused(tmp_path: Path, engine: dict[str, object], message: str) -> None:
+    with pytest.raises(ModelError, match=message):
+        build_from(save_tiny(tmp_path / "model"), **engine)

@@ -2,15 +2,20 @@
 
 import random
 from collections import Counter
-from dataclasses import replace
+from collections.abc import Callable
 
 import pytest
 from engine.harness import Harness, Settings, prefix_tree
+from engine.test_sequence_groups import Groups, random_rows
+from fake_model import FakeRunner
 from hypothesis import event, given, settings, strategies as st
 
-from batchpaged.engine.step import MoveKind, StepPlan
+from batchpaged.engine.step import BlockMove, MoveKind, StepPlan
+from batchpaged.errors import RowError
 from batchpaged.tiers.costs import TierCosts
+from batchpaged.tiers.disk import LostBlockError
 
+NUM_SCHEDULES = 100  # 1,000 take half a minute; see docs/memory-tiers.md
 ENGINES = st.builds(
     Settings,
     num_blocks=st.integers(7, 40),
@@ -24,7 +29,7 @@ ENGINES = st.builds(
 )
 
 
-@settings(max_examples=200)
+@settings(max_examples=60, deadline=None)
 @given(engine=ENGINES, seed=st.integers(0, 10**6))
 def test_any_run_with_tiers_equals_one_prompt_at_a_time(engine: Settings, seed: int) -> None:
     rng = random.Random(seed)
@@ -41,6 +46,31 @@ def test_any_run_with_tiers_equals_one_prompt_at_a_time(engine: Settings, seed: 
     event(f"loaded: {kinds[MoveKind.LOAD] > 0}, from disk: {kinds[MoveKind.READ] + kinds[MoveKind.LOAD_FROM_DISK] > 0}")
 
 
+def random_schedule(seed: int) -> tuple[Groups, Counter[MoveKind]]:
+    """Rows of one sequence, several, and beams, in an engine that is too small for them; -> and the moves as they are planned."""
+    rng = random.Random(seed)
+    size = rng.choice([1, 2, 4, 8])
+    groups = Groups(
+        Settings(
+            num_blocks=rng.randint(max(7, 40 // size), max(10, 80 // size)),
+            block_size=size,
+            max_batch_tokens=rng.choice([3, 8, 64]),
+            max_sequences=rng.choice([2, 5, 100]),
+            num_hash_bits=rng.choice([1, 128, 128]),
+            steps_ahead=rng.choice([0, 1]),
+            num_frames=rng.choice([1, 3, 8, 30]),
+            num_disk_slots=rng.choice([0, 0, 5, 40]),
+        )
+    )
+    kinds = counting(groups.harness)
+    for row in random_rows(rng, 20):
+        try:
+            groups.add(row)
+        except RowError:
+            continue
+    return groups, kinds
+
+
 def counting(harness: Harness) -> Counter[MoveKind]:
     """Kinds of moves, as they are planned."""
     kinds: Counter[MoveKind] = Counter()
@@ -50,3 +80,124 @@ def counting(harness: Harness) -> Counter[MoveKind]:
 
     harness.on_plan = count
     return kinds
+
+
+def test_a_thousand_random_schedules_end_and_give_what_each_row_gives_alone() -> None:
+    """Forks and beams among them, preemption, swaps, and both tiers; pools hold about a tenth of what the rows would take."""
+    total, kinds = Counter[str](), Counter[MoveKind]()
+    for seed in range(NUM_SCHEDULES):
+        groups, counted = random_schedule(seed)
+        groups.run()
+        groups.check_outputs()
+        scheduler = groups.scheduler
+        total.update(preempted=scheduler.num_preemptions, swapped=scheduler.tiers.counts.num_swaps)
+        total.update(recomputed=scheduler.counts.recomputed, dropped=scheduler.tiers.counts.num_dropped)
+        kinds += counted
+    assert min(total[key] for key in ("preempted", "swapped", "recomputed", "dropped")) > 5, total
+    assert set(kinds) == set(MoveKind), kinds
+
+
+@pytest.mark.parametrize(
+    ("costs", "expected"),
+    [
+        (TierCosts(token=1.0, save=2.0, load=2.5), set()),  # 4 tokens are computed sooner
+        (TierCosts(token=1.0, save=1.0, load=1.0), {MoveKind.SAVE, MoveKind.LOAD}),
+        (TierCosts(token=1.0, save=1.0, load=1.0, read=9.0), {MoveKind.SAVE, MoveKind.LOAD}),
+        (TierCosts(token=1.0, save=1.0, load=1.0, read=1.0, wait=9.0), {MoveKind.SAVE, MoveKind.LOAD}),
+        (TierCosts(token=1.0, save=1.0, load=1.0, read=1.0, has_disk_failed=True), {MoveKind.SAVE, MoveKind.LOAD}),
+        (TierCosts(token=1.0, save=1.0, load=1.0, read=1.0), set(MoveKind) - {MoveKind.LOAD_FROM_DISK}),  # all is read ahead
+    ],
+)
+def test_only_what_is_sooner_than_computing_is_moved(costs: TierCosts, expected: set[MoveKind]) -> None:
+    kinds, num_swaps = Counter[MoveKind](), 0
+    for seed in range(12):
+        harness = Harness(Settings(16, 4, 16, 100, num_frames=6, num_disk_slots=20, costs=costs))
+        counted, rng = counting(harness), random.Random(seed)
+        for prompt in prefix_tree(rng, 25):
+            harness.add(prompt, rng.randint(10, 30))
+        harness.run()
+        harness.check_outputs()
+        kinds += counted
+        num_swaps += harness.scheduler.tiers.counts.num_swaps
+    assert set(kinds) == expected
+    assert (num_swaps > 0) == bool(expected)
+
+
+def test_of_stored_blocks_the_leading_ones_that_gain_most_are_loaded() -> None:
+    """With a disk slower than computing, those behind a block on disk may still make up for it."""
+    harness = Harness(Settings(num_frames=4, num_disk_slots=4, costs=TierCosts(token=1.0, save=0.0, load=1.0, read=5.0)))
+
+    def nodes(places: str) -> tuple[_Stored, ...]:
+        return tuple(_Stored(harness.tiers.host if place == "h" else harness.tiers.disk) for place in places)
+
+    loaded = {places: len(harness.tiers.worth_loading(nodes(places))) for places in ("h", "d", "hd", "dh", "hdh", "dddh", "")}
+    assert loaded == {"h": 1, "d": 0, "hd": 1, "dh": 2, "hdh": 3, "dddh": 0, "": 0}
+
+
+class _Stored:
+    """Of a stored node all that is asked for here."""
+
+    def __init__(self, tier: object) -> None:
+        self.place = self
+        self.tier = tier
+
+
+def test_a_swapped_sequence_computes_no_full_block_again() -> None:
+    """Two sequences grow until one must go; what it had comes back from host memory."""
+    swapped = grow_two(Settings(num_blocks=15, block_size=4, max_batch_tokens=64, num_frames=15))
+    computed = grow_two(Settings(num_blocks=15, block_size=4, max_batch_tokens=64))
+    assert swapped.scheduler.num_preemptions == computed.scheduler.num_preemptions == 1
+    assert swapped.scheduler.tiers.counts.num_swaps == 1
+    assert swapped.scheduler.counts.recomputed < 4 < computed.scheduler.counts.recomputed
+
+
+def grow_two(engine: Settings) -> Harness:
+    harness = Harness(engine)
+    rng = random.Random(67)  # neither ends early
+    for _ in range(2):
+        harness.add([rng.randrange(1, 9) for _ in range(8)], 36)
+    harness.run()
+    harness.check_outputs()
+    return harness
+
+
+class LosingRunner(FakeRunner):
+    """Now and then a block cannot be loaded, or memory does not suffice."""
+
+    rng = random.Random(0)
+
+    def start(self, plan: StepPlan) -> Callable:
+        if plan.num_tokens > self.block_size and self.rng.random() < 0.02:
+            raise MemoryError
+        return super().start(plan)
+
+    def _move(self, move: BlockMove) -> None:
+        if "load" in move.kind.value and self.rng.random() < 0.2:
+            raise LostBlockError("slot 1 is gone")
+        super()._move(move)
+
+
+def test_what_is_lost_is_computed_again() -> None:
+    """As the engine does it: a step that fails is planned anew, without anything that was stored."""
+    num_lost = num_short = 0
+    for seed in range(40):
+        harness = Harness(Settings(16, 4, 64, 100, num_frames=6, num_disk_slots=20))
+        harness.runner = LosingRunner(16, 4, harness.runner.vocab_size)
+        rng = random.Random(seed)
+        for prompt in prefix_tree(rng, 25):
+            harness.add(prompt, rng.randint(10, 30))
+        while harness.scheduler.has_unfinished:
+            plan = harness.scheduler.schedule()
+            try:
+                result = harness.runner.start(plan)
+            except LostBlockError:
+                num_lost += 1
+                harness.scheduler.give_up()
+            except MemoryError:
+                num_short += harness.scheduler.shrink(plan)
+            else:
+                harness.scheduler.start(plan)
+                harness.scheduler.update(plan, result())
+            harness.scheduler.check()
+        harness.check_outputs()
+    assert num_lost > 20 and num_short > 5

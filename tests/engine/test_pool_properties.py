@@ -49,14 +49,6 @@ class PoolMachine(RuleBasedStateMachine):
             self.cached.discard(block)
         self.counts[block] = 1
 
-    @rule()
-    def evict_all(self) -> None:
-        self.evicted.clear()
-        self.pool.evict_all()
-        assert sorted(self.evicted) == sorted(self.queue)
-        self.cached -= set(self.queue)
-        self.queue.clear()
-
     @precondition(lambda self: self.referenced or self.queue)
     @rule(data=st.data())
     def acquire(self, data: st.DataObject) -> None:

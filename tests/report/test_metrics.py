@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from report.synthetic import make_facts, make_rows, make_timeline
 
+from batchpaged.report import formatting as fmt
 from batchpaged.report.distributions import count_lengths
-from batchpaged.report.facts import LOSS_CAUSES, ROWS_SCHEMA, GroupStats, PlanFacts
+from batchpaged.report.facts import LOSS_CAUSES, ROWS_SCHEMA, GroupStats, PlanFacts, TierStats
 from batchpaged.report.json import to_json
 from batchpaged.report.metrics import build_report
 
@@ -35,6 +36,7 @@ CONTRACT = {
     "finish_reasons": None,
     "structured": None,
     "sequence_groups": None,
+    "memory_tiers": None,
     "references": None,
     "evaluation_details": None,
     "previous": None,
@@ -193,6 +195,28 @@ def test_what_sequence_groups_share_is_summed_over_engines() -> None:
         "memory_saved": 0.5,
     }
     assert all("groups" not in worker for worker in report["workers"])
+
+
+def test_what_memory_tiers_kept_is_summed_over_engines() -> None:
+    (engine,) = make_facts().engines
+    engine = replace(engine, num_preemptions=7, block_size=16)
+    stats = (TierStats(10, 5, 8, 3, 30, 20, 6, 4, 2, 0, 5, 1e-3, 2e-4, 3e-4, 4e-4), TierStats(10, 0, 1, 0, 2, 1, 0, 0, 1, 1, 7, 2e-3, 2e-4, 3e-4, None))
+    report = build_report(make_facts(engines=tuple(replace(engine, tiers=tiers) for tiers in (*stats, None))))
+    assert report["memory_tiers"] == {
+        "host": {"blocks": 20, "most_used": 9, "saved": 32},
+        "disk": {"blocks": 5, "most_used": 3, "written": 6, "read": 4},
+        "blocks_loaded": 21,
+        "tokens_loaded": 336,
+        "blocks_dropped": 3,
+        "blocks_lost": 1,
+        "preemptions": {"swapped": 12, "recomputed": 2},
+        "seconds_per_block": {"compute": 0.032, "save": 2e-4, "load": 3e-4, "read": None},
+    }
+    line = (
+        "32 blocks saved in host memory · 6 written to disk · 21 loaded again (336 tokens) · 12 of 14 preemptions swapped · "
+        "the disk lost blocks, which were computed again"
+    )
+    assert fmt.memory_tiers(report["memory_tiers"], " · ") == line
 
 
 def test_lists_of_completions_count_one_by_one() -> None:
