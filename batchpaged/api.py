@@ -12,6 +12,7 @@ from batchpaged.past.clean import Decision, Rules, delete_all, plan_cleaning
 from batchpaged.past.clean_store import delete_all_of_store, plan_cleaning_of_store
 from batchpaged.past.compare import compare_runs
 from batchpaged.past.history import read_history, write_history_page
+from batchpaged.plan_stages import StagePlan, plan_stages
 from batchpaged.planner import PlanReport, plan_prepared
 from batchpaged.planning.plan_file import has_plan, read_plan
 from batchpaged.prepare import PipelineLike, first_stage, prepare, read_pipeline
@@ -110,13 +111,15 @@ def plan(
     limit: int | None = None,
     simulate: SimulationRequest | None = None,
     reporter: ProgressReporter | None = None,
-) -> PlanReport:
+) -> PlanReport | tuple[StagePlan, ...]:
     """What a run would take: rows, tokens, sharing, memory, time. Computes no completion and writes nothing.
 
-    With `simulate` also what it would come to on so many workers.
+    With `simulate` also what it would come to on so many workers. Of a pipeline with stages: for each what can be known.
     """
     reporter = reporter or NullReporter()
-    prepared = first_stage(prepare(read_pipeline(pipeline, overrides, limit), reporter.note))
+    prepared = prepare(read_pipeline(pipeline, overrides, limit), reporter.note)
+    if prepared.pipeline.stages:
+        return plan_stages(prepared, reporter, simulate)
     return plan_prepared(prepared, reporter, simulate)
 
 

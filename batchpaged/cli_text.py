@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from batchpaged.api import Cleaning, Comparison, ModelInfo, ModelSize, PlanReport, RunStatus, Validation
+    from batchpaged.api import Cleaning, Comparison, ModelInfo, ModelSize, PlanReport, RunStatus, StagePlan, Validation
+    from batchpaged.plan_stages import OpenPlan
 
 STATE_ADVICE = {
     "running": "at work",
@@ -31,7 +32,33 @@ def schema_lines() -> list[str]:
     return json.dumps(pipeline_json_schema(), indent=2, ensure_ascii=False).splitlines()
 
 
-def plan_lines(plan: "PlanReport") -> list[str]:
+def plan_lines(plan: "PlanReport | tuple[StagePlan, ...]") -> list[str]:
+    return list(_stage_lines(plan)) if isinstance(plan, tuple) else _one_plan(plan)
+
+
+def _stage_lines(stages: "tuple[StagePlan, ...]") -> Iterator[str]:
+    for i, stage in enumerate(stages):
+        yield from [""] * (i > 0)
+        yield f"Stage {stage.name}, {i + 1} of {len(stages)}"
+        yield ""
+        yield from _open_plan(stage.plan) if hasattr(stage.plan, "uses") else _one_plan(stage.plan)
+
+
+def _open_plan(plan: "OpenPlan") -> list[str]:
+    failed = f", {fmt.count(plan.num_failed)} will fail whatever the stages before say" * bool(plan.num_failed)
+    ceiling = 1 - plan.num_unique_tokens / plan.num_known_tokens if plan.num_known_tokens else None
+    facts = [
+        ("Rows", fmt.count(plan.num_rows) + failed),
+        ("Not known yet", f"{', '.join(plan.uses)}, of a stage before: prompts are known up to where they use it"),
+        ("Known tokens", f"about {fmt.count(plan.num_known_tokens)}, at the beginning of prompts"),
+        ("Unique tokens", f"about {fmt.count(plan.num_unique_tokens)} of these"),
+        ("Sharing", fmt.ABSENT if ceiling is None else f"{fmt.percent(ceiling)} of these can come from the cache"),
+        ("Estimated time", f"not known yet; completions of at most {fmt.plural(plan.max_tokens, 'token')}"),
+    ]
+    return _aligned(facts)
+
+
+def _one_plan(plan: "PlanReport") -> list[str]:
     summary = plan.summary
     facts = [
         ("Rows", _rows(plan)),

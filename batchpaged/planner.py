@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from batchpaged.cluster.count_tasks import count_here
-from batchpaged.cluster.prompt_tasks import plan_settings, prompt_builder, write_prompts
+from batchpaged.cluster.prompt_tasks import Builds, plan_settings, prompt_builder, write_prompts
 from batchpaged.config import EngineConfig
 from batchpaged.config.sizes import parse_bytes
 from batchpaged.dataset.reorder import Reorder
@@ -59,7 +59,7 @@ def plan_prepared(
     with TemporaryDirectory(prefix="batchpaged-plan-") as folder:
         files = tokenise(prepared, Path(folder), reorder, reporter)
         settings = plan_settings(pipeline, cost, num_workers=1)
-        work, run = _subfolder(folder, "work"), _subfolder(folder, "run")
+        work, run = subfolder(folder, "work"), subfolder(folder, "run")
         summary = make_plan(files, work, run, settings) if request else preview_plan(files, work, settings)[0]
         prompts = read_prompts(run, request.num_rows) if request else ()
         failed_rows = tuple(islice(_failed_rows(files), NUM_FAILED_SHOWN))
@@ -90,15 +90,18 @@ def _diagnose(prepared: Prepared, reorder: Reorder | None) -> Diagnosis:
 
 
 def tokenise(
-    prepared: Prepared, folder: Path, reorder: Reorder | None, reporter: ProgressReporter
+    prepared: Prepared, folder: Path, reorder: Reorder | None, reporter: ProgressReporter, builder: Builds | None = None
 ) -> list[Path]:
-    """Write the prompts of all parts (PROMPTS_SCHEMA) to files in `folder`, as a run does. -> the files, in order."""
+    """Write the prompts of all parts (PROMPTS_SCHEMA) to files in `folder`, as a run does. -> the files, in order.
+
+    `builder`: as of `write_prompts`.
+    """
     parts = prepared.source.parts
     files = []
     for part in parts:
         reporter.update(Progress("read", part.index, len(parts), "parts"))
         files.append(folder / f"part-{part.index:05}.parquet")
-        write_prompts(files[-1], prepared.pipeline, prepared.source, part, prepared.model, reorder)
+        write_prompts(files[-1], prepared.pipeline, prepared.source, part, prepared.model, reorder, builder=builder)
     reporter.update(Progress("plan", 0, prepared.source.num_rows, "rows"))
     return files
 
@@ -108,13 +111,13 @@ def planned_prompts(prepared: Prepared, reporter: ProgressReporter) -> tuple[Pla
     reorder = count_here(prepared.pipeline, prepared.source, reporter)
     with TemporaryDirectory(prefix="batchpaged-plan-") as folder:
         files = tokenise(prepared, Path(folder), reorder, reporter)
-        run, work = _subfolder(folder, "run"), _subfolder(folder, "work")
+        run, work = subfolder(folder, "run"), subfolder(folder, "work")
         summary = make_plan(files, work, run, plan_settings(prepared.pipeline, None, num_workers=1))
         units = (read_unit(run, unit) for unit in range(summary.num_units))
         return summary, [ids for unit in units for ids in token_lists(unit) if ids is not None]
 
 
-def _subfolder(folder: str, name: str) -> Path:
+def subfolder(folder: str, name: str) -> Path:
     path = Path(folder) / name
     path.mkdir()
     return path

@@ -55,7 +55,7 @@ def read_pipeline(pipeline: PipelineLike, overrides: Sequence[str], limit: int |
 
 
 def first_stage(prepared: Prepared) -> Prepared:
-    """What can be planned before anything is computed."""
+    """What can be computed without anything else being computed before."""
     return replace(prepared, pipeline=prepared.pipeline.single[0])
 
 

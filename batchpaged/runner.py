@@ -15,7 +15,7 @@ from batchpaged.cluster.local import connecting
 from batchpaged.compute import Work, compute, make_job
 from batchpaged.config import Pipeline
 from batchpaged.dataset.source import Source
-from batchpaged.errors import ConfigError, RefusedError, UnfinishedError
+from batchpaged.errors import RefusedError, UnfinishedError
 from batchpaged.models.adapters import Adapter, find_adapters
 from batchpaged.models.resolve import ResolvedModel
 from batchpaged.past.previous import previous_report
@@ -28,10 +28,10 @@ from batchpaged.report.metrics import build_report
 from batchpaged.report.prometheus import write_prometheus
 from batchpaged.run.collect import collect_facts
 from batchpaged.run.directory import RunDirectory
-from batchpaged.run.failed_rows import FailedRows, find_failed_rows
 from batchpaged.run.fingerprint import run_identity
 from batchpaged.run.log import logging_to
 from batchpaged.run.progress import Progress, ProgressReporter
+from batchpaged.run.retry import Retry, find_retry
 from batchpaged.run.stopping import StopRequest
 from batchpaged.run.store import name_of
 from batchpaged.run.stored import opening
@@ -62,8 +62,6 @@ def run_pipeline(
     Raises RefusedError before anything is written, and UnfinishedError afterwards.
     """
     started = time.perf_counter()
-    if retry_failed and pipeline.stages:
-        raise ConfigError("--retry-failed is for runs without stages in this version; leave it out, or use --fresh")
     location = pipeline.output.path if run_dir is None else run_dir
     source, model = open_input(pipeline, location), find_model(pipeline, reporter.note)
     adapters = find_adapters(pipeline.model.adapters)
@@ -76,16 +74,15 @@ def run_pipeline(
     with ExitStack() as stack:
         directory, keeper = stack.enter_context(opening(location, reporter.note))
         directory.check_usable(identity, fresh)
-        failed = _rows_to_retry(directory, reporter) if retry_failed and not fresh else FailedRows()
-        is_finished = directory.is_finished and not fresh and not failed.units
+        retry = _rows_to_retry(directory, pipeline, reporter) if retry_failed and not fresh else Retry()
+        is_finished = directory.is_finished and not fresh and retry.is_empty
         ready = None if is_finished else stack.enter_context(_getting_ready(pipeline, source, model, adapters, reporter))
         stack.enter_context(directory.lock())
         info = directory.open(pipeline.name, identity, fresh)
         sitting = uuid.uuid4().hex[:12]
         with _going_on_later(directory), logging_to(directory.log, reporter) as reporter:
             _log_start(reporter, info, pipeline, sitting)
-            if failed.units:
-                directory.set_aside(failed.units)
+            retry.begin(directory)
             keeper.keep_all()
             if ready is None:
                 reporter.note(f"{name} is finished already; --fresh would start over")
@@ -114,13 +111,11 @@ def _log_end(reporter: ProgressReporter, report: dict[str, Any], exit_code: int)
     reporter.log("run_finished", exit_code=exit_code, **figures)
 
 
-def _rows_to_retry(directory: RunDirectory, reporter: ProgressReporter) -> FailedRows:
-    if not has_plan(directory.path):
-        return FailedRows()
-    failed = find_failed_rows(directory, read_plan(directory.path)[0].num_units)
-    without = f"; {failed.num_without_prompt} more have no prompt and would fail again" * bool(failed.num_without_prompt)
-    reporter.note(f"failed rows that are computed again: {failed.num_retried}{without}")
-    return failed
+def _rows_to_retry(directory: RunDirectory, pipeline: Pipeline, reporter: ProgressReporter) -> Retry:
+    retry = find_retry(directory, [stage.name for stage in pipeline.stages])
+    for line in retry.notes():
+        reporter.note(line)
+    return retry
 
 
 @contextmanager

@@ -11,10 +11,14 @@ import pytest
 import tiny_runs
 
 from batchpaged import api, stages
-from batchpaged.cli_text import status_lines, summary_lines
+from batchpaged.cli_text import plan_lines, status_lines, summary_lines
 from batchpaged.dataset.schema import OUTPUT_COLUMNS
 from batchpaged.errors import RefusedError, UnfinishedError
 from batchpaged.past.compare import compare_runs
+from batchpaged.run.directory import RunDirectory
+from batchpaged.report.formatting import ABSENT
+from batchpaged.run.retry import find_retry
+from batchpaged.simulation.request import SimulationRequest
 
 ANSWER = {
     "name": "answer",
@@ -155,9 +159,30 @@ def test_another_question_for_the_judge_is_another_run() -> None:
     assert "secret" not in str(refusal.value)
 
 
-def test_a_plan_is_made_of_the_first_stage() -> None:
-    plan = api.plan(pipeline(tiny_runs.new_path("none")))
-    assert plan.summary.num_unique_tokens == finished().report["stages"]["answer"]["tokens"]["unique"]
+def test_stages_are_planned_whole_where_their_prompts_are_known() -> None:
+    again = {**ANSWER, "name": "again", "sampling": {"max_tokens": 2, "structured": {"column": "answer"}}}
+    request = SimulationRequest((1,))
+    plans = api.plan(pipeline(tiny_runs.new_path("none"), ANSWER, {**ANSWER, "name": "twice"}, again, JUDGE), simulate=request)
+    assert [stage.name for stage in plans] == ["answer", "twice", "again", "judge"]
+    first, second, third, judge = (stage.plan for stage in plans)
+    tokens = finished().report["stages"]["answer"]["tokens"]
+    assert first.summary == second.summary and first.summary.num_unique_tokens == tokens["unique"]
+    assert first.simulation.num_rows == second.simulation.num_rows == tiny_runs.NUM_ROWS - len(tiny_runs.FAILED)
+    assert (third.uses, judge.uses) == (("answer",), ("answer", "answer_finish_reason"))
+    assert (third.num_known_tokens, third.num_unique_tokens) == (tokens["prompt"], tokens["unique"])
+    assert (third.num_failed, judge.num_failed, judge.num_rows) == (len(tiny_runs.FAILED), 1, tiny_runs.NUM_ROWS)
+    said = finished().report["stages"]["judge"]["tokens"]
+    assert 0 < judge.num_unique_tokens < said["unique"] and judge.num_unique_tokens < judge.num_known_tokens
+    lines = plan_lines(plans)
+    assert [line for line in lines if line.startswith("Stage ")][-1] == "Stage judge, 4 of 4"
+    assert any(line.startswith("Not known yet   answer, answer_finish_reason, of a stage before") for line in lines)
+    assert lines[-1] == "Estimated time  not known yet; completions of at most 3 tokens"
+
+
+def test_of_a_prompt_that_is_an_earlier_answer_nothing_is_known() -> None:
+    _, stage = api.plan(pipeline(tiny_runs.new_path("none"), ANSWER, {**JUDGE, "prompt": {"text_column": "answer"}}))
+    assert (stage.plan.num_known_tokens, stage.plan.num_failed, stage.plan.num_rows) == (0, 0, tiny_runs.NUM_ROWS)
+    assert any(line == f"Sharing         {ABSENT}" for line in plan_lines((stage,)))
 
 
 @pytest.mark.parametrize(
@@ -195,6 +220,80 @@ def test_a_run_directory_on_a_store_is_refused_before_the_store_is_asked() -> No
         api.run(pipeline(tiny_runs.new_path("bad"), output={"path": "s3://bucket/run"}))
 
 
-def test_failed_rows_are_not_retried_in_stages() -> None:
-    with pytest.raises(RefusedError, match="--retry-failed is for runs without stages"):
-        api.run(pipeline(finished().run_dir), retry_failed=True)
+# --- failed rows again ---
+
+COLUMNS = ["id", "answer", "answer_status", "completion", "status", "error", "prompt_hash"]
+
+
+@cache
+def small() -> api.RunResult:
+    """A cache in which many rows have no room, in either stage."""
+    engine = {"kv_cache": 10, "max_sequences": 16, "max_batch_tokens": 256, "device": "cpu"}
+    return api.run(pipeline(tiny_runs.new_path("small"), engine=engine, gates=[]))
+
+
+def copy_of_small() -> Path:
+    return Path(shutil.copytree(small().run_dir, tiny_runs.new_path("copy")))
+
+
+def check_retried(run_dir: Path, result: api.RunResult) -> None:
+    assert output(run_dir / "output", COLUMNS).equals(output(finished().run_dir / "output", COLUMNS))
+    assert sorted(path.name for path in (run_dir / "stages").iterdir()) == ["answer", "judge"]
+    assert not list(run_dir.rglob("retry-*"))
+    assert result.report["rows"]["failed"] == len(tiny_runs.FAILED)
+    for report in result.report["stages"].values():
+        assert sum(worker["num_prefilled_tokens"] for worker in report["workers"]) == report["tokens"]["prefilled"]
+        assert sum(report["misses"].values()) == report["tokens"]["prefilled"]
+
+
+def test_failed_rows_are_computed_again_and_go_on_through_the_later_stages() -> None:
+    before, run_dir, notes = small().report["stages"], copy_of_small(), tiny_runs.Notes()
+    old = {row["id"]: row for row in output(run_dir / "output").to_pylist()}
+    result = api.run(pipeline(run_dir), retry_failed=True, reporter=notes)
+    check_retried(run_dir, result)
+    num_failed = [report["rows"]["failed"] for report in before.values()]
+    assert len(tiny_runs.FAILED) < num_failed[0] <= num_failed[1] < tiny_runs.NUM_ROWS
+    num_kept = tiny_runs.NUM_ROWS - num_failed[1]
+    assert f"{num_kept} rows have the prompt that they had, and are kept" in notes.lines
+    assert notes.lines[0].startswith(f"stage answer: failed rows that are computed again: {num_failed[0] - 5}; 5 more")
+    for row in output(run_dir / "output").to_pylist():  # what was in the cache tells when a row was computed
+        kept = [name for name in ("answer_cached_tokens", "cached_tokens") if old[row["id"]][name] is not None]
+        assert [row[name] for name in kept] == [old[row["id"]][name] for name in kept]
+    assert len(result.report["stages"]["judge"]["workers"]) == 2
+
+
+def test_rows_that_failed_in_a_later_stage_alone() -> None:
+    run_dir = tiny_runs.new_path("later")
+    narrow = {"engine": {"kv_cache": 10, "max_sequences": 16, "max_batch_tokens": 256, "device": "cpu"}, "gates": []}
+    short = {**ANSWER, "prompt": {"user": "{{ id }}"}}
+    long = {**JUDGE, "prompt": {"user": "{{ answer }}{{ document }}{{ document }}"}}
+    first = api.run(pipeline(run_dir, short, long, **narrow)).report
+    assert first["stages"]["answer"]["rows"]["failed"] == 0 < first["rows"]["failed"]
+    before = tiny_runs.snapshot(run_dir / "stages" / "answer" / "units")
+    notes = tiny_runs.Notes()
+    report = api.run(pipeline(run_dir, short, long, gates=[]), retry_failed=True, reporter=notes).report
+    assert tiny_runs.snapshot(run_dir / "stages" / "answer" / "units") == before
+    assert report["rows"]["failed"] < first["rows"]["failed"] and "kept" not in "".join(notes.lines)
+
+
+@pytest.mark.parametrize("where", ["before anything", "while rows are taken over", "twice"])
+def test_a_retry_that_was_interrupted_goes_on(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_dir = copy_of_small()
+    find_retry(RunDirectory(run_dir), ["answer", "judge"]).begin(RunDirectory(run_dir))
+    assert not RunDirectory(run_dir).is_finished
+    if where != "before anything":
+        with monkeypatch.context() as patch:
+            patch.setattr(RunDirectory, "delete", _stop)  # all is taken over by then
+            with pytest.raises(UnfinishedError, match="stopped by the test"):
+                api.run(pipeline(run_dir))
+        assert list((run_dir / "stages" / "judge" / "units").glob("retry-*"))
+    result = api.run(pipeline(run_dir), retry_failed=where == "twice")
+    check_retried(run_dir, result)
+
+
+def test_where_nothing_failed_that_can_be_computed_nothing_is_done() -> None:
+    notes = tiny_runs.Notes()
+    nobody = {"scheduler": "tcp://127.0.0.1:9"}
+    result = api.run(pipeline(finished().run_dir, cluster=nobody), retry_failed=True, reporter=notes)
+    assert notes.lines[1] == "stage judge: failed rows that are computed again: 0"
+    assert result.report == finished().report

@@ -40,6 +40,7 @@ from batchpaged.planning.summary import PlanSummary
 from batchpaged.run.progress import Progress, ProgressReporter
 from batchpaged.run.stopping import StopRequest
 from batchpaged.run.stored import Keeper
+from batchpaged.run.taken_over import take_over
 
 
 def run_graph(
@@ -59,6 +60,7 @@ def run_graph(
     """
     job_future = client.submit(same, job, pure=False)
     summary = _plan(client, job, job_future, engines.futures, reporter, model_cost, times)
+    _take_over(job, summary, reporter)
     keeper.keep_all()
     Inference(client, job, job_future, engines, summary, keeper, reporter).run(stop)
     keeper.keep_all()  # a store that is gone is said before its input is asked for again
@@ -142,6 +144,16 @@ def _count_documents(client: Client, job: Job, job_future: Future) -> Future | N
         for part in job.source.parts
     ]
     return client.submit(merge_parts, job_future, parts, key=f"counts-{job.sitting}")
+
+
+def _take_over(job: Job, summary: PlanSummary, reporter: ProgressReporter) -> None:
+    """Of a stage whose input has changed, rows that need not be computed."""
+    if not job.directory.earlier.exists:
+        return
+    sampling = job.pipeline.sampling
+    has_own_grammars = sampling.structured is not None and sampling.structured.column is not None
+    num_kept = take_over(job.directory, summary.num_units, output_columns(sampling), keeps_rows=not has_own_grammars)
+    reporter.note(f"{num_kept} rows have the prompt that they had, and are kept")
 
 
 # --- assemble ---

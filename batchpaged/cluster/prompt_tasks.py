@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -39,6 +39,12 @@ _lock = threading.Lock()
 _planning = threading.BoundedSemaphore(min(4, os.cpu_count() or 1))
 
 
+class Builds(Protocol):
+    """As PromptBuilder does."""
+
+    def build(self, table: pa.Table) -> pa.Table: ...
+
+
 def tokenise_part(job: Job, index: int, counted: object = None) -> dict[str, float]:
     """Write the prompts of one part, unless they are there already. -> seconds spent reading and tokenising, and num_failed.
 
@@ -65,13 +71,15 @@ def write_prompts(
     model: ResolvedModel,
     reorder: Reorder | None,
     max_failed_rows: int | None = None,
+    builder: Builds | None = None,
 ) -> dict[str, float]:
     """Write a part's prompts (PROMPTS_SCHEMA, one row per input row). -> as tokenise_part
 
+    `builder`: makes others than the run's.
     Raises UnfinishedError once more rows have failed than are borne.
     """
     clock, failed = _Clock(), PartLimit(max_failed_rows)
-    builder = prompt_builder(pipeline, model)
+    builder = builder or prompt_builder(pipeline, model)
     with pq.ParquetWriter(path, PROMPTS_SCHEMA, compression="zstd") as writer:
         first = part.first_ordinal
         for rows in clock.reading(source.iter_tables(part)):
@@ -104,7 +112,7 @@ class _Clock:
 
 
 def _build_prompts(
-    builder: PromptBuilder, rows: pa.Table, first_ordinal: int, pipeline: Pipeline, reorder: Reorder | None
+    builder: Builds, rows: pa.Table, first_ordinal: int, pipeline: Pipeline, reorder: Reorder | None
 ) -> pa.Table:
     """All columns were read, not only those of the prompt: a damaged one must show now, not when the output is
     written."""

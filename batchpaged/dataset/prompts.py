@@ -99,6 +99,21 @@ class PromptBuilder:
         batches = [self._build_batch(table.slice(start, _BATCH_ROWS)) for start in starts]
         return pa.concat_tables(batches) if batches else PROMPT_SCHEMA.empty_table()
 
+    def token_ids_before(self, table: pa.Table, mark: str) -> list[list[int] | RowError]:
+        """Of each row's prompt as far as a mark that templates have printed, without the last token, which might go on;
+        of a prompt without it, all. One that is too long as far as that has failed, or, where it would be truncated, is not known.
+        For prompts that are texts."""
+        found = self._source.render(table)
+        cut = [r if isinstance(r, RowError) else r.text.partition(mark)[:2] for r in found]
+        encoded = iter(self._encoder.encode([c[0] for c in cut if not isinstance(c, RowError)]))
+        ids = [(c, c) if isinstance(c, RowError) else (c[1], next(encoded)) for c in cut]
+        return [found if isinstance(found, RowError) else self._known(found[:-1] if is_cut else found) for is_cut, found in ids]
+
+    def _known(self, ids: list[int]) -> list[int] | RowError:
+        if len(ids) + self._max_tokens <= self._max_model_len:
+            return ids
+        return RowError(self._too_long(ids)) if self._on_too_long == "error" else []
+
     def contents(self, table: pa.Table) -> list[list[str] | RowError]:
         """What each row says, message by message, before chat template and tokens. Not for token ids."""
         return self._source.contents(table)
@@ -151,12 +166,12 @@ class PromptBuilder:
         num_excess = len(ids) + self._max_tokens - self._max_model_len
         if num_excess <= 0:
             return _PromptRow(ids, 0, "ok", None)
-        reason = (
-            f"too long: {len(ids)} prompt tokens + {self._max_tokens} max_tokens > {self._max_model_len} max_model_len"
-        )
-        return (
-            _fail(reason) if self._on_too_long == "error" else self._truncate(ids, num_excess, reason, find_removable())
-        )
+        if self._on_too_long == "error":
+            return _fail(self._too_long(ids))
+        return self._truncate(ids, num_excess, self._too_long(ids), find_removable())
+
+    def _too_long(self, ids: list[int]) -> str:
+        return f"too long: {len(ids)} prompt tokens + {self._max_tokens} max_tokens > {self._max_model_len} max_model_len"
 
     def _truncate(self, ids: list[int], num_excess: int, reason: str, removable: TokenRange | None) -> _PromptRow:
         if removable is None:
@@ -176,6 +191,12 @@ class PromptBuilder:
     def _find_user_tokens(self, rendered: Rendered) -> TokenRange | None:
         span = self._source.find_user_text(rendered)
         return None if span is None else self._encoder.find_tokens(rendered.text, *span)
+
+
+def prompt_columns(config: PromptConfig) -> set[str]:
+    """The input columns that prompts are made from. Raises ConfigError if a template does not compile."""
+    names = set().union(*(template.variables for template in compile_templates(config).values()))
+    return names | {getattr(config, key) for key in _COLUMN_TYPES if getattr(config, key) is not None}
 
 
 def validate_prompt_columns(config: PromptConfig, schema: pa.Schema) -> None:

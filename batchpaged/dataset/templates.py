@@ -102,10 +102,20 @@ class TextTemplate:
         """The text for one row. Raises RowError, which never holds a value of the row."""
         try:
             return self._join(values)
-        except RowError as error:
-            raise RowError(f"{self._key}{_line(error)}: {error}") from None
         except Exception as error:  # a template is a program: it can fail in any way
-            raise RowError(f"{self._key}{_line(error)}: {self._describe(error)}") from None
+            raise self._failed(error) from None
+
+    def render_until(self, values: Mapping[str, Any], end: type[Exception]) -> tuple[str, bool]:
+        """The text before the first use of a value that raises `end`, and whether that is all. Raises RowError as `render`."""
+        pieces: list[str] = []
+        try:
+            for piece in self._template.generate(with_budget(values)):
+                pieces.append(piece)
+        except end:
+            return "".join(pieces), False
+        except Exception as error:
+            raise self._failed(error) from None
+        return "".join(pieces), True
 
     def _join(self, values: Mapping[str, Any]) -> str:
         pieces, size = [], 0
@@ -115,6 +125,10 @@ class TextTemplate:
             if size > MAX_TEXT_CHARS:
                 raise RowError(f"the text is longer than {MAX_TEXT_CHARS} characters")
         return "".join(pieces)
+
+    def _failed(self, error: Exception) -> RowError:
+        reason = str(error) if isinstance(error, RowError) else self._describe(error)
+        return RowError(f"{self._key}{_line(error)}: {reason}")
 
     def _describe(self, error: Exception) -> str:
         if isinstance(error, NullUsedError):

@@ -4,7 +4,7 @@
     prompts/             tokenised prompts, one file per input part
     plan/, plan.json     prompts in planned order, cut into units
     units/               finished units, one file each, published by rename: nothing else marks a unit as done
-    stages/              of a run of several stages: a run directory for each
+    stages/              of a run of several stages: a run directory for each; .NAME.earlier is what a stage was that begins anew
     output/              the result, `_SUCCESS` last
     previous.json        report of the previous good run, if a gate compares with it
     scores.parquet       what each row scored, in the order of the output
@@ -89,6 +89,11 @@ class RunDirectory:
     def of_stage(self, name: str) -> "RunDirectory":
         return RunDirectory(self.path / "stages" / name)
 
+    @property
+    def earlier(self) -> "RunDirectory":
+        """Of a stage that begins anew: what it was before, until its rows are taken over."""
+        return RunDirectory(self.path.with_name(f".{self.path.name}.earlier"))
+
     def prompt_file(self, part: Part) -> Path:
         return self.prompts / _name(part)
 
@@ -124,6 +129,19 @@ class RunDirectory:
         self.report.unlink(missing_ok=True)
         for unit in filter(self.is_unit_done, units):
             self.unit_file(unit).rename(self.retry_file(unit))
+
+    def set_all_aside(self) -> None:
+        """Begin anew, beside what is finished; whatever ends this, the run can go on. Nobody else may hold the lock."""
+        if self.earlier.exists:  # and nothing here has begun: it would have been taken over before
+            self.delete()
+        elif self.exists:
+            shutil.rmtree(self.earlier.path, ignore_errors=True)
+            self.path.rename(self.earlier.path)
+
+    def delete(self) -> None:
+        """All of it, so that half of it is no run."""
+        self.clear()
+        shutil.rmtree(self.path, ignore_errors=True)
 
     def finished_at(self) -> str:
         """When the output was published; a report that is written again keeps it."""

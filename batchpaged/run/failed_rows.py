@@ -59,7 +59,11 @@ def read_kept(path: Path) -> tuple[dict[int, dict[str, Any]], list[dict[str, Any
 
 def all_facts(units: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """A unit whose failed rows were computed again has the facts of each time, the last ones last."""
-    return [facts for unit in units for facts in (*unit.get("earlier", ()), unit)]
+    return [
+        {key: value for key, value in facts.items() if key != "earlier"}
+        for unit in units
+        for facts in (*unit.get("earlier", ()), unit)
+    ]
 
 
 def most_frequent_reasons(directory: RunDirectory, num_reasons: int) -> list[str]:

@@ -98,7 +98,12 @@ def write_unit(
     path: Path, rows: list[dict[str, Any]], facts: dict[str, Any], columns: pa.Schema = OUTPUT_COLUMNS
 ) -> None:
     """Publish a unit; `facts` (JSON-able) travel in the file's metadata, so that they are there exactly when it is."""
-    table, content = pa.Table.from_pylist(rows, schema=unit_schema(columns)), json.dumps(facts).encode()
+    write_unit_table(path, pa.Table.from_pylist(rows, schema=unit_schema(columns)), facts)
+
+
+def write_unit_table(path: Path, table: pa.Table, facts: dict[str, Any]) -> None:
+    """The same of rows that are a table of `unit_schema`."""
+    content = json.dumps(facts).encode()
     metadata = {_METADATA_KEY: content, _CHECKSUM_KEY: _checksum(table, content)}
     with replacing(path) as temporary:
         pq.write_table(table.replace_schema_metadata(metadata), temporary, compression="zstd", write_page_checksum=True)
