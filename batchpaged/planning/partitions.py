@@ -12,12 +12,13 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import xxhash
 
 from batchpaged.planning.cost import CostModel
 from batchpaged.planning.keys import TOKEN_BYTES, num_common, one_array
 from batchpaged.planning.order import Order, order_keys
 from batchpaged.planning.sorted_runs import SortedRun, load
-from batchpaged.planning.summary import num_duplicates, num_prefix_groups, num_unique_tokens
+from batchpaged.planning.summary import ends_of_equal, num_duplicates, num_prefix_groups, num_unique_tokens
 
 Splitter = tuple[bytes, int]  # key and ordinal of the first row that a partition may have
 
@@ -43,13 +44,15 @@ class PartitionFacts:
     num_rows: int
     num_prompt_tokens: int
     num_unique_tokens: int
-    num_duplicates: int
+    num_duplicates: int  # rows whose prompt and grammar an earlier row has
     num_prefix_groups: int
     cost: float
     longest_prompt: int  # tokens
     longest_row_id: str | None
     first: bytes  # keys
     last: bytes
+    first_kinds: frozenset[int | None] = frozenset()  # grammars, by hash, of the rows with the first key; None: that of the run
+    last_kinds: frozenset[int | None] = frozenset()
 
 
 def choose_splitters(runs: Sequence[SortedRun], num_partitions: int) -> list[Splitter]:
@@ -85,19 +88,27 @@ def order_partition(partition: Partition, model: CostModel) -> PartitionFacts:
     order = order_keys(one_array(rows["key"]))
     _save_order(partition.order, order)
     longest = int(order.num_tokens.argmax()) if len(order) else None
+    grammars, equal = one_array(rows["grammar"]).take(pa.array(order.rows)), ends_of_equal(order)
     keys = [rows["key"][int(order.rows[i])].as_py() if len(order) else b"" for i in (0, -1)]
     return PartitionFacts(
         num_rows=len(order),
         num_prompt_tokens=int(order.num_tokens.sum()),
         num_unique_tokens=num_unique_tokens(order),
-        num_duplicates=num_duplicates(order),
+        num_duplicates=num_duplicates(order, grammars),
         num_prefix_groups=num_prefix_groups(order),
         cost=float(model.costs(order.num_tokens, order.num_shared).sum()),
         longest_prompt=0 if longest is None else int(order.num_tokens[longest]),
         longest_row_id=None if longest is None else rows["row_id"][int(order.rows[longest])].as_py(),
         first=keys[0],
         last=keys[1],
+        first_kinds=_kinds(grammars, equal[0]),
+        last_kinds=_kinds(grammars, equal[1]),
     )
+
+
+def _kinds(grammars: pa.StringArray, rows: range) -> frozenset[int | None]:
+    distinct = grammars.slice(rows.start, len(rows)).unique().to_pylist()
+    return frozenset(None if grammar is None else xxhash.xxh3_64_intdigest(grammar.encode()) for grammar in distinct)
 
 
 def load_partition(partition: Partition) -> pa.Table:

@@ -126,17 +126,30 @@ def _join(runs: list[SortedRun], partitions: list[tuple[Partition, PartitionFact
     """Each partition's first row gets the neighbour that it did not see."""
     facts = [fact for _, fact in partitions]
     num_shared = [0, *(num_common(a.last, b.first) for a, b in pairwise(facts))][: len(facts)]
-    joined = [*facts[:1], *(_after_neighbour(f, n, model) for f, n in zip(facts[1:], num_shared[1:], strict=True))]
+    pairs = zip(facts[1:], num_shared[1:], _num_repeated(facts, num_shared)[1:], strict=True)
+    joined = [*facts[:1], *(_after_neighbour(*pair, model) for pair in pairs)]
     return _Ordered(runs, [partition for partition, _ in partitions], joined, num_shared)
 
 
-def _after_neighbour(facts: PartitionFacts, num_shared: int, model: CostModel) -> PartitionFacts:
+def _num_repeated(facts: Sequence[PartitionFacts], num_shared: Sequence[int]) -> list[int]:
+    """Of each partition: grammars of the rows with its first prompt that rows before it, with the same prompt, have too."""
+    counts: list[int] = []
+    before: frozenset[int | None] = frozenset()  # of the rows so far that have the last prompt
+    for fact, shared in zip(facts, num_shared, strict=True):
+        is_same = bool(counts) and shared * TOKEN_BYTES == len(fact.first)
+        before = before if is_same else frozenset()
+        counts.append(len(before & fact.first_kinds))
+        before = before | fact.first_kinds if fact.first == fact.last else fact.last_kinds
+    return counts
+
+
+def _after_neighbour(facts: PartitionFacts, num_shared: int, num_repeated: int, model: CostModel) -> PartitionFacts:
     num_tokens = len(facts.first) // TOKEN_BYTES
     alone, after = model.costs(np.array([num_tokens, num_tokens]), np.array([0, num_shared]))
     return replace(
         facts,
         num_unique_tokens=facts.num_unique_tokens - num_shared,
-        num_duplicates=facts.num_duplicates + (num_shared == num_tokens),
+        num_duplicates=facts.num_duplicates + num_repeated,
         num_prefix_groups=facts.num_prefix_groups - (num_shared * 2 > num_tokens),
         cost=facts.cost + float(after - alone),
     )

@@ -3,7 +3,9 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from batchpaged.config import Pipeline
+import numpy as np
+
+from batchpaged.config import Pipeline, SamplingConfig
 from batchpaged.engine.engine import EngineLimits
 from batchpaged.engine.sampling_params import SamplingParams
 from batchpaged.planning.cost import CostModel, ModelCost
@@ -45,14 +47,30 @@ def simulate_plan(
     sampling = pipeline.sampling
     run = SimulatedRun(
         prompts=prompts,
-        lengths=request.lengths(len(prompts), sampling.max_tokens),
-        params=SamplingParams(max_tokens=sampling.max_tokens, temperature=sampling.temperature),
+        lengths=_lengths(sampling, request, len(prompts)),
+        params=_params(sampling),
         limits=_limits(pipeline, worker),
         cost=cost,
         step_time=StepTime.of(worker.model, worker.flops_per_second or ASSUMED_FLOPS),
     )
     results = tuple(_results(run, request, reporter))
-    return Simulation(results, len(prompts), num_rows_planned, float(run.lengths.mean()), worker.time_note)
+    return Simulation(
+        results, len(prompts), num_rows_planned, float(run.lengths.mean()), worker.time_note, sampling.num_sequences
+    )
+
+
+def _lengths(sampling: SamplingConfig, request: SimulationRequest, num_rows: int) -> np.ndarray:
+    """int64 [rows, sequences]; the beams of a row end together."""
+    if sampling.beam_width is None:
+        return request.lengths(num_rows, sampling.max_tokens, sampling.num_sequences)
+    return request.lengths(num_rows, sampling.max_tokens).repeat(sampling.beam_width, axis=1)
+
+
+def _params(sampling: SamplingConfig) -> SamplingParams:
+    """All sequences of a row as samples, which part at once: beams part anew with every step, and take about the same memory."""
+    num_sequences = sampling.num_sequences
+    temperature = sampling.temperature if num_sequences == 1 else 1.0
+    return SamplingParams(max_tokens=sampling.max_tokens, temperature=temperature, n=num_sequences)
 
 
 def _limits(pipeline: Pipeline, worker: Worker) -> EngineLimits:

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from batchpaged.engine.sequence import common_prefix_length
 from batchpaged.planning.order import Order
-from batchpaged.planning.plan_file import read_plan, read_unit
+from batchpaged.planning.plan_file import PROMPTS_SCHEMA, read_plan, read_unit
 from batchpaged.planning.units import Unit
 
 NUM_SLICES = 16  # of a sample: enough to meet large prefix groups and small ones
@@ -22,12 +23,17 @@ class PlannedPrompts:
 
     values: np.ndarray  # int32 [tokens], all prompts one after another
     offsets: np.ndarray  # int64 [rows + 1]: where each begins in `values`
+    grammars: tuple[str | None, ...] = ()  # of each row; none at all: all have the run's
 
     @classmethod
-    def of(cls, prompts: Sequence[np.ndarray]) -> "PlannedPrompts":
+    def of(cls, prompts: Sequence[np.ndarray], grammars: Sequence[str | None] = ()) -> "PlannedPrompts":
         """`prompts`: int32 [tokens] each."""
         offsets = np.cumsum([0, *map(len, prompts)], dtype=np.int64)
-        return cls(np.concatenate([np.zeros(0, np.int32), *prompts]), offsets)
+        return cls(np.concatenate([np.zeros(0, np.int32), *prompts]), offsets, tuple(grammars))
+
+    def kinds(self, start: int, end: int) -> Sequence[str | None]:
+        """Of these rows, what a completion depends on besides the prompt."""
+        return self.grammars[start:end] or [None] * (end - start)
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -45,8 +51,10 @@ class PlannedPrompts:
 def read_prompts(folder: Path, num_rows: int) -> PlannedPrompts:
     """Of the plan in `folder`: all prompts, or about `num_rows` of them in contiguous slices, so that neighbours meet."""
     units = _sample(read_plan(folder)[1], num_rows)
-    columns = [read_unit(folder, unit.index)["token_ids"].drop_null() for unit in units]
-    return PlannedPrompts.of([_as_array(value) for column in columns for value in column])
+    rows = pa.concat_tables([PROMPTS_SCHEMA.empty_table(), *(read_unit(folder, unit.index) for unit in units)])
+    rows = rows.filter(pc.is_valid(rows["token_ids"]))
+    has_grammars = rows["grammar"].null_count < len(rows)
+    return PlannedPrompts.of(list(map(_as_array, rows["token_ids"])), rows["grammar"].to_pylist() if has_grammars else ())
 
 
 def _as_array(token_ids: pa.ListScalar) -> np.ndarray:

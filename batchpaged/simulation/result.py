@@ -51,3 +51,4 @@ class Simulation:
     num_rows_planned: int  # that have a prompt; more than `num_rows` where a sample was replayed
     mean_completion: float  # tokens
     time_note: str  # what virtual time is taken from
+    num_sequences: int = 1  # of each row

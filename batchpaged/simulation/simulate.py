@@ -26,7 +26,7 @@ class SimulatedRun:
     """What is replayed, the same for any number of workers."""
 
     prompts: PlannedPrompts
-    lengths: np.ndarray  # int64 [rows]: tokens of each row's completion; scheduler and client do not know them
+    lengths: np.ndarray  # int64 [rows, sequences]: tokens of each completion; scheduler and client do not know them
     params: SamplingParams
     limits: EngineLimits
     cost: CostModel  # by which units are cut and ranges shared
@@ -42,7 +42,8 @@ def simulate(run: SimulatedRun, num_workers: int) -> SimulationResult:
     units = cut_units(run.order, run.cost, num_workers)
     batch = Batch(run.limits.max_sequences, run.limits.max_batch_tokens)
     ranges = UnitRanges(units, num_workers, run.cost.num_decode_tokens, batch)
-    workers = [SimulatedWorker(run.limits, run.params, run.step_time) for _ in range(num_workers)]
+    fans_out = run.cost.is_greedy and run.limits.prefix_cache
+    workers = [SimulatedWorker(run.limits, run.params, run.step_time, fans_out) for _ in range(num_workers)]
     _Replay(run, units, ranges, workers).run()
     return _result(run, ranges, workers, len(units))
 

@@ -12,7 +12,7 @@ HEAD = (
 
 def simulation_lines(simulation: Simulation) -> Iterator[str]:
     yield ""
-    yield f"Simulated with {_rows(simulation)}, completions of {fmt.rate(simulation.mean_completion)} tokens on average:"
+    yield f"Simulated with {_rows(simulation)}{_sequences(simulation.num_sequences)}, completions of {fmt.rate(simulation.mean_completion)} tokens on average:"
     yield ""
     table = [HEAD, *map(_cells, simulation.results)]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
@@ -27,6 +27,10 @@ def _rows(simulation: Simulation) -> str:
     if simulation.num_rows == simulation.num_rows_planned:
         return f"all {fmt.plural(simulation.num_rows, 'row')}"
     return f"{fmt.count(simulation.num_rows)} of {fmt.plural(simulation.num_rows_planned, 'row')}, in slices of the plan"
+
+
+def _sequences(number: int) -> str:
+    return f" of {number} sequences each" * (number > 1)
 
 
 def _cells(result: SimulationResult) -> tuple[str, ...]:

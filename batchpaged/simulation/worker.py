@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from batchpaged.cluster.fan_out import equal_runs
+from batchpaged.cluster.fan_out import equal_rows
 from batchpaged.cluster.unit_ranges import CompletionSum, OpenRows
-from batchpaged.engine.engine import Completion, Engine, EngineLimits, row_seed
+from batchpaged.engine.engine import Completion, Engine, EngineLimits, row_seed, sequence_seeds
 from batchpaged.engine.sampling_params import SamplingParams
 from batchpaged.engine.step import Sampled, SampleRequest, StepPlan
 from batchpaged.engine.stop import StopCheck
@@ -30,12 +30,14 @@ class CountingModel:
 
     def __init__(self, step_time: StepTime) -> None:
         self.busy_seconds = 0.0
-        self.final_lengths: dict[int, int] = {}  # tokens of prompt and completion, by the row's seed
+        self.final_lengths: dict[int, int] = {}  # tokens of prompt and completion, by the sequence's seed
         self._step_time = step_time
 
     def start(self, plan: StepPlan) -> Callable[[], Sampled]:
         self.busy_seconds += self._step_time.seconds(plan)
-        sampled = {step.seq_id: self._next_token(step.sample) for step in plan.sequences if step.sample is not None}
+        steps = [step for step in plan.sequences if step.sample is not None]
+        requests = [request for step in steps for request in ((step.seq_id, step.sample), *step.forks)]
+        sampled = {seq_id: self._next_token(request) for seq_id, request in requests}
         return lambda: Sampled(sampled)
 
     def _next_token(self, request: SampleRequest) -> int:
@@ -58,14 +60,15 @@ class _Tag:
 class SimulatedWorker:
     """Runs units back to back, as `cluster.engine_worker` does."""
 
-    def __init__(self, limits: EngineLimits, params: SamplingParams, step_time: StepTime) -> None:
+    def __init__(self, limits: EngineLimits, params: SamplingParams, step_time: StepTime, fans_out: bool) -> None:
+        """`fans_out`: equal rows that follow each other are computed once."""
         self.clock = 0.0  # seconds since the start of inference
         self.peak_usage = 0.0  # share of the pool's blocks that running sequences hold
         self.usage_seconds = 0.0  # the same, integrated over time in steps
         self.num_fanned_out_tokens = 0  # of prompts that were not computed, because an equal one was
         self.num_refused = 0  # rows that can never fit
         self._params = params
-        self._fans_out = params.is_greedy and limits.prefix_cache
+        self._fans_out = fans_out
         self._model = CountingModel(step_time)
         self.engine = Engine(self._model, limits, StopCheck(NoTokenizer(), frozenset({END})))
         self._units: dict[int, _OpenUnit] = {}
@@ -83,21 +86,24 @@ class SimulatedWorker:
     def open_rows(self) -> OpenRows:
         num_rows = sum(unit.num_rows for unit in self._units.values())
         num_open = sum(unit.num_open for unit in self._units.values())
-        return OpenRows(num_rows - len(self.engine.scheduler.waiting), num_rows - num_open)
+        num_waiting = min(len(self.engine.scheduler.waiting), num_open)  # a row may have several sequences
+        return OpenRows(num_rows - num_waiting, num_rows - num_open)
 
     def add_unit(self, unit: Unit, prompts: PlannedPrompts, lengths: np.ndarray) -> None:
-        """Queue the rows of a unit. `lengths` [rows of the plan]: tokens that each row's completion is to have."""
+        """Queue the rows of a unit. `lengths` [rows of the plan, sequences]: tokens that each completion is to have."""
         num_rows = unit.end - unit.start
         self._units[unit.index] = opened = _OpenUnit(num_rows, num_rows)
         token_ids = [prompts[row].tolist() for row in range(unit.start, unit.end)]
-        for run in equal_runs(token_ids) if self._fans_out else (range(i, i + 1) for i in range(num_rows)):
-            row = unit.start + run.start
-            self._add_row(token_ids[run.start], row, int(lengths[row]), _Tag(opened, len(run)))
+        equal = equal_rows(token_ids, prompts.kinds(unit.start, unit.end)) if self._fans_out else ([i] for i in range(num_rows))
+        for places in equal:
+            row = unit.start + places[0]
+            self._add_row(token_ids[places[0]], row, lengths[row].tolist(), _Tag(opened, len(places)))
         self.engine.scheduler.expect(prompts[unit.end].tolist() if unit.end < len(prompts) else None)
 
-    def _add_row(self, token_ids: list[int], row: int, length: int, tag: _Tag) -> None:
+    def _add_row(self, token_ids: list[int], row: int, lengths: list[int], tag: _Tag) -> None:
         key = str(row)
-        self._model.final_lengths[row_seed(self._params.seed, key)] = len(token_ids) + length
+        seeds = sequence_seeds(row_seed(self._params.seed, key), len(lengths))
+        self._model.final_lengths |= {seed: len(token_ids) + n for seed, n in zip(seeds, lengths, strict=True)}
         try:
             self.engine.add(token_ids, self._params, key, tag)
         except RowError:

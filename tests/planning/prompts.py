@@ -23,8 +23,13 @@ def token_array(prompts: Prompts) -> pa.ListArray:
     return pa.array([list(prompt) for prompt in prompts], pa.list_(pa.int32()))
 
 
-def prompt_table(prompts: Sequence[Sequence[int] | None], num_truncated: int = 0) -> pa.Table:
-    """Row i has id `row i`; a prompt that is None has failed, and the first `num_truncated` others were truncated."""
+def prompt_table(
+    prompts: Sequence[Sequence[int] | None], num_truncated: int = 0, grammars: Sequence[str | None] = ()
+) -> pa.Table:
+    """Row i has id `row i`; a prompt that is None has failed, and the first `num_truncated` others were truncated.
+
+    `grammars`: of each row, if any has one.
+    """
     rows = []
     for ordinal, prompt in enumerate(prompts):
         is_truncated = prompt is not None and num_truncated > 0
@@ -37,16 +42,21 @@ def prompt_table(prompts: Sequence[Sequence[int] | None], num_truncated: int = 0
                 "num_truncated": 5 if is_truncated else 0,
                 "status": "failed" if prompt is None else "truncated" if is_truncated else "ok",
                 "error": "no text" if prompt is None else None,
+                "grammar": grammars[ordinal] if grammars else None,
             }
         )
     return pa.Table.from_pylist(rows, PROMPTS_SCHEMA)
 
 
 def write_files(
-    folder: Path, prompts: Sequence[Sequence[int] | None], part_rows: int = 1000, num_truncated: int = 0
+    folder: Path,
+    prompts: Sequence[Sequence[int] | None],
+    part_rows: int = 1000,
+    num_truncated: int = 0,
+    grammars: Sequence[str | None] = (),
 ) -> list[Path]:
     """The prompts as tokenised parts."""
-    table = prompt_table(prompts, num_truncated)
+    table = prompt_table(prompts, num_truncated, grammars)
     starts = range(0, max(1, len(prompts)), part_rows)
     files = [folder / f"part-{i:05}.parquet" for i in range(len(starts))]
     for path, start in zip(files, starts, strict=True):

@@ -96,6 +96,18 @@ def test_the_summary_is_that_of_one_sort_in_memory(
     assert sum(u.cost for u in units) == pytest.approx(sum(u.cost for u in in_memory))
 
 
+@settings(max_examples=60)
+@given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from([None, "a", "b"])), min_size=1, max_size=60), st.integers(1, 600))
+def test_rows_with_other_grammars_are_no_duplicates_wherever_partitions_fall(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[int, str | None]], run_bytes: int
+) -> None:
+    folder = tmp_path_factory.mktemp("plan")
+    (folder / "work").mkdir()
+    files = write_files(folder, [[1, prompt] for prompt, _ in rows], 7, grammars=[grammar for _, grammar in rows])
+    summary, _ = preview_plan(files, folder / "work", PlanSettings(COST, 2, run_bytes))
+    assert summary.num_duplicates == len(rows) - len(set(rows))
+
+
 @settings(max_examples=40)
 @given(data_sets(), st.integers(1, 3000))
 def test_looking_at_a_plan_gives_the_units_that_are_written(

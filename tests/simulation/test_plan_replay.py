@@ -1,5 +1,6 @@
 """A dry run with a simulation, and what goes into it."""
 
+import numpy as np
 import pytest
 import tiny_runs
 
@@ -8,6 +9,7 @@ from batchpaged.planning.cost import CostModel, ModelCost
 from batchpaged.simulation.plan_replay import Worker, simulate_plan
 from batchpaged.simulation.prompts import PlannedPrompts
 from batchpaged.simulation.request import SimulationRequest
+from batchpaged.simulation.text import simulation_lines
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +48,29 @@ def test_without_a_request_and_without_prompts_there_is_no_simulation():
     assert api.plan(pipeline).simulation is None
     pipeline["prompt"] = {"user": "{{ 1 // 0 }}"}
     assert api.plan(pipeline, simulate=SimulationRequest((1,))).simulation is None
+
+
+SAMPLINGS = [
+    ({"n": 3, "temperature": 1.0}, 3, 3),
+    ({"n": 2, "best_of": 4, "temperature": 0.5}, 4, 4),
+    ({"beam_width": 3, "n": 2}, 3, 3),
+    ({"n": 3}, 1, 1),  # all equal: one stands for all
+]
+
+
+@pytest.mark.parametrize(("sampling", "num_sequences", "times"), SAMPLINGS)
+def test_all_sequences_of_a_row_are_counted(sampling, num_sequences, times):
+    pipeline = tiny_runs.pipeline(tiny_runs.new_path("none"), sampling={"max_tokens": 8, **sampling})
+    pipeline = api.read_pipeline(pipeline, [], None)
+    prompts = PlannedPrompts.of([np.array(row, np.int32) for row in ([1, 2, 3], [1, 2, 3], [1, 2, 4])])
+    worker = Worker(ModelCost(2.0, 3.0, kv_bytes_per_token=10, flops_per_context_token=0.0), 10 * 16 * 40, None)
+    cost = CostModel(4, is_greedy=pipeline.sampling.temperature == 0)
+    simulation = simulate_plan(prompts, 3, pipeline, cost, worker, SimulationRequest((1,)), tiny_runs.Notes())
+    num_computed = 2 if cost.is_greedy else 3  # equal rows, beams among them, are computed once under greedy sampling
+    assert simulation.results[0].num_completion_tokens == num_computed * times * 8
+    assert simulation.num_sequences == num_sequences
+    line = list(simulation_lines(simulation))[1]
+    assert (f"all 3 rows of {num_sequences} sequences each," in line) == (num_sequences > 1)
 
 
 def test_workers_have_the_engine_of_the_pipeline_file():

@@ -35,7 +35,7 @@ def test_one_worker_counts_what_a_real_run_counted():
     simulated = simulate(
         SimulatedRun(
             prompts=read_prompts(result.run_dir, 1000),
-            lengths=completion_lengths(RunDirectory(result.run_dir)),
+            lengths=completion_lengths(RunDirectory(result.run_dir))[:, None],
             params=SamplingParams(max_tokens=tiny_runs.MAX_TOKENS),
             limits=limits,
             cost=CostModel(tiny_runs.MAX_TOKENS / 2, is_greedy=True),

@@ -36,12 +36,14 @@ def prompts(num_rows: int, seed: int = 0, num_documents: int = 40) -> PlannedPro
     return PlannedPrompts.of([np.array(row, dtype=np.int32) for row in sorted(rows)])
 
 
-def run(num_rows: int = 600, mean_completion: float | None = None, temperature: float = 0.0, **limits) -> SimulatedRun:
+def run(
+    num_rows: int = 600, mean_completion: float | None = None, temperature: float = 0.0, n: int = 1, **limits
+) -> SimulatedRun:
     planned = prompts(num_rows)
-    params = SamplingParams(max_tokens=MAX_TOKENS, temperature=temperature)
+    params = SamplingParams(max_tokens=MAX_TOKENS, temperature=temperature, n=n)
     return SimulatedRun(
         prompts=planned,
-        lengths=SimulationRequest((1,), mean_completion=mean_completion).lengths(len(planned), MAX_TOKENS),
+        lengths=SimulationRequest((1,), mean_completion=mean_completion).lengths(len(planned), MAX_TOKENS, n),
         params=params,
         limits=replace(LIMITS, **limits),
         cost=CostModel(MAX_TOKENS / 2, params.is_greedy),
@@ -111,7 +113,7 @@ def test_a_small_pool_is_used_to_the_full_and_preempts():
 def with_duplicates(temperature: float) -> SimulatedRun:
     simulated = run(100, temperature=temperature)
     twice = [simulated.prompts[row] for row in range(100) for _ in range(2)]
-    return replace(simulated, prompts=PlannedPrompts.of(twice), lengths=np.full(200, MAX_TOKENS))
+    return replace(simulated, prompts=PlannedPrompts.of(twice), lengths=np.full((200, 1), MAX_TOKENS))
 
 
 def test_equal_prompts_are_computed_once_under_greedy_sampling_alone():
@@ -122,10 +124,25 @@ def test_equal_prompts_are_computed_once_under_greedy_sampling_alone():
     assert sampled.num_prefilled_tokens >= greedy.num_prefilled_tokens + 100  # the last token of each second one
 
 
+def test_equal_prompts_with_other_grammars_are_computed_each():
+    simulated = with_duplicates(0.0)
+    grammars = tuple("ab"[row % 2] for row in range(200))
+    result = simulate(replace(simulated, prompts=replace(simulated.prompts, grammars=grammars)), 2)
+    assert result.num_completion_tokens == 200 * MAX_TOKENS
+
+
+@pytest.mark.parametrize("mean_completion", [None, 5.0])
+def test_all_sequences_of_a_row_are_generated_and_its_prompt_is_computed_once(mean_completion):
+    one, three = (simulate(run(200, mean_completion, temperature=1.0, n=n), 2) for n in (1, 3))
+    assert three.num_completion_tokens == run(200, mean_completion, temperature=1.0, n=3).lengths.sum()
+    assert three.num_prompt_tokens == one.num_prompt_tokens and three.num_rows == one.num_rows == 200
+    assert three.seconds > 1.5 * one.seconds
+
+
 def test_rows_that_never_fit_are_left_out():
     simulated = run(100)
     long = [*(simulated.prompts[row] for row in range(100)), *[np.full(600, 2000, dtype=np.int32)] * 20]
-    result = simulate(replace(simulated, prompts=PlannedPrompts.of(long), lengths=np.full(120, MAX_TOKENS)), 3)
+    result = simulate(replace(simulated, prompts=PlannedPrompts.of(long), lengths=np.full((120, 1), MAX_TOKENS)), 3)
     assert result.num_rows == 100
 
 
