@@ -64,7 +64,7 @@ def free_port() -> int:
 
 
 def wait_for_port(port: int) -> None:
-    for _ in range(500):
+    for _ in range(3000):
         with socket.socket() as client:
             if client.connect_ex(("127.0.0.1", port)) == 0:
                 return

@@ -8,7 +8,6 @@ import atexit
 import functools
 import itertools
 import logging
-import os
 import random
 import shutil
 import tempfile
@@ -43,9 +42,6 @@ NUM_ROWS = sum(SHARDS.values())
 # Rows that cannot be computed, and a piece of the reason that each gets.
 FAILED = {7: "null", 18: "empty prompt", 29: "too long", 40: "ZeroDivisionError", 51: "cannot be read"}
 DUPLICATES = (3, 44)
-
-# Threads of torch that spin while they wait bring a shared machine to a standstill.
-os.environ["OMP_WAIT_POLICY"] = "passive"
 
 _numbers = itertools.count()
 

@@ -89,6 +89,10 @@ class Case:
 
 def store(backend: TritonAttention, plan: StepPlan, key: torch.Tensor, value: torch.Tensor) -> None:
     cache, slots = backend.caches[0], torch.tensor(plan.slots, device=DEVICE)
+    if cache.key_scales is None:  # as they are; the interpreter takes long for hundreds of tokens
+        for numbers, new in ((cache.keys, key), (cache.values, value)):
+            numbers.flatten(0, 1)[slots] = new.transpose(0, 1)
+        return
     store_kv(key.transpose(0, 1), value.transpose(0, 1), cache.keys, cache.values, slots, cache.key_scales, cache.value_scales)
 
 

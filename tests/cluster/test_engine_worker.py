@@ -18,7 +18,7 @@ from batchpaged.engine.sequence import TokenCounts
 from batchpaged.engine.sequence_groups import GroupCounts
 from batchpaged.errors import RowError, UnfinishedError
 
-SECONDS = 10  # for what should come at once
+SECONDS = 60  # for what should come at once
 
 
 @pytest.fixture(autouse=True)
@@ -305,7 +305,7 @@ def test_word_of_ended_rows_goes_out_before_their_unit_is_done(monkeypatch):
 
 def test_a_step_that_does_not_come_back_is_given_up_by_unit_and_row():
     gate = threading.Semaphore(3)
-    worker = start(FakeEngine(gate=gate), stall_seconds=0.3)
+    worker = start(FakeEngine(gate=gate), stall_seconds=1.0)
     first, second = worker.submit(unit(1), unit=7), worker.submit(unit(9, 9, 9), unit=8)
     assert first.result(SECONDS).rows[0].text == "(0, 0)"
     with pytest.raises(UnfinishedError, match="worker w has not finished a step for .* at unit 8, row row 0, unit 8, row row 1"):
@@ -317,8 +317,8 @@ def test_a_step_that_does_not_come_back_is_given_up_by_unit_and_row():
 
 
 def test_an_engine_without_work_is_not_given_up():
-    worker = start(FakeEngine(), stall_seconds=0.2)
+    worker = start(FakeEngine(), stall_seconds=0.5)
     assert worker.submit(unit(1)).result(SECONDS)
-    assert not worker._watchdog._stopped.wait(0.6)
+    assert not worker._watchdog._stopped.wait(0.8)
     assert worker.submit(unit(2)).result(SECONDS)
     worker.stop()

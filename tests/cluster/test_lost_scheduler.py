@@ -51,7 +51,7 @@ class Killer(tiny_runs.Notes):
 def test_a_lost_scheduler_ends_the_run_which_goes_on_with_another_cluster(cluster, tmp_path, monkeypatch):
     file, scheduler = cluster
     run_dir = tmp_path / "run"
-    sampling = {"max_tokens": 40, "ignore_eos": True}
+    sampling = {"max_tokens": 20, "ignore_eos": True}
     engine = {"kv_cache": 300, "max_sequences": 2, "device": "cpu"}
     sections = {"sampling": sampling, "engine": engine, "gates": []}
     monkeypatch.setattr(remote, "CONNECT_SECONDS", 5)  # it looks for its scheduler as long as for a new one

@@ -15,7 +15,7 @@ def in_threads(function, arguments):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
 
 
 def test_units_have_their_turns_one_at_a_time_in_the_order_in_which_they_were_sent():

@@ -32,9 +32,11 @@ def test_it_is_quiet_while_work_gets_on_or_there_is_none():
 
 
 def test_it_stops():
-    watchdog, barked = watch(lambda: 1, seconds=0.3)
+    numbers, is_stopped = iter(range(10**9)), threading.Event()
+    watchdog, barked = watch(lambda: is_stopped.is_set() or next(numbers))
     watchdog.stop()
-    assert not barked.wait(0.6)
+    is_stopped.set()  # from here on nothing changes any more
+    assert not barked.wait(0.4)
 
 
 @pytest.fixture

@@ -64,7 +64,7 @@ def test_a_limit_only_looks_at_its_rows(write, input_config):
     assert open_source(input_config(folder, id_column="id", limit=2)).num_rows == 2
 
 
-@settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.lists(st.integers(-50, 50) | st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=60), st.booleans())
 def test_agrees_with_a_plain_count_when_spilled(write, input_config, values, is_text):
     values = list(map(str, values)) if is_text else values

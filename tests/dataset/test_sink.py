@@ -164,7 +164,7 @@ def test_hugging_face_features_survive(tmp_path, input_config, write_units):
     assert loaded["text"][:] == ["a", "b", "c"]
 
 
-@settings(deadline=None, max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(data=st.data())
 def test_any_spread_over_units_and_windows_gives_the_input_order(
     write, input_config, tmp_path, data, write_units, results

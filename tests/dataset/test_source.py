@@ -68,7 +68,7 @@ def test_a_limit_inside_a_row_group(write, input_config):
     assert [row["x"] for row in rows_of(source)] == list(range(10))
 
 
-@settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     st.lists(st.tuples(st.integers(0, 40), st.integers(1, 15)), min_size=1, max_size=4), st.none() | st.integers(1, 90)
 )

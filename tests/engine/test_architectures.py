@@ -81,7 +81,7 @@ def test_tokens_do_not_depend_on_settings(name: str, setting: str) -> None:
 @pytest.mark.parametrize("prefix_cache", [True, False])
 def test_tokens_do_not_depend_on_preemption(name: str, prefix_cache: bool) -> None:
     """In a pool of two or three sequences some lose their blocks while they run, and start again."""
-    limits = Limits(num_blocks=53, block_size=4, max_batch_tokens=64, prefix_cache=prefix_cache)
+    limits = Limits(num_blocks=27, max_batch_tokens=64, prefix_cache=prefix_cache)
     outputs, num_preemptions = generate(name, limits, SamplingParams(max_tokens=24))
     reference(name, 24).check([output.token_ids for output in outputs])
     assert num_preemptions > 0
