@@ -1,4 +1,7 @@
+import gc
+import os
 import signal
+import time
 from contextlib import suppress
 
 import pytest
@@ -24,7 +27,28 @@ def test_once_the_units_are_done_it_is_one_again():
 
 def test_a_signal_that_was_lost_on_its_way_stops_the_run_before_inference():
     stop = StopRequest()
-    with suppress(KeyboardInterrupt):  # as Python does where the garbage collector calls back
+    with suppress(KeyboardInterrupt):  # as Python does where an object is deleted
         stop.on_signal(2, None)
     with pytest.raises(KeyboardInterrupt), stop.heeded():
         pass
+
+
+def test_a_signal_in_a_callback_of_the_garbage_collector_comes_once_more():
+    """Dask has such a callback, and Python drops what is raised there."""
+    stop, sent = StopRequest(), []
+
+    def callback(phase, info):
+        if not sent:
+            sent.append(phase)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    before = signal.signal(signal.SIGTERM, stop.on_signal)
+    gc.callbacks.append(callback)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            gc.collect()
+            time.sleep(60)
+    finally:
+        gc.callbacks.remove(callback)
+        signal.signal(signal.SIGTERM, before)
+    assert sent == ["start"]
