@@ -174,8 +174,8 @@ def _check_device(engine: EngineConfig) -> None:
 
 def _setting_problems(pipeline: Pipeline) -> list[str]:
     problems: list[str] = []
-    metrics, stages = metrics_in_report(pipeline), [stage.name for stage in pipeline.stages]
-    problems += [line for gate in pipeline.gates for line in _problem(lambda: parse_gates([gate], metrics, stages))]
+    metrics, stages, free = metrics_in_report(pipeline), [stage.name for stage in pipeline.stages], unconstrained(pipeline)
+    problems += [line for gate in pipeline.gates for line in _problem(lambda: parse_gates([gate], metrics, stages, free))]
     problems += _problem(lambda: check_previous(pipeline))
     for single in pipeline.single:
         problems += _problem(lambda: grammar_of(single.sampling.structured))
@@ -203,6 +203,13 @@ def metrics_in_report(pipeline: Pipeline) -> list[str]:
         for stage, of_stage in zip(pipeline.stages, names, strict=True)
         for name in of_stage
     ]
+
+
+def unconstrained(pipeline: Pipeline) -> list[str]:
+    """Names of the stages without sampling.structured; an empty one for the run as a whole, which reports its last stage's."""
+    names = [stage.name for stage in pipeline.stages] if pipeline.stages else [""]
+    free = [name for name, single in zip(names, pipeline.single, strict=True) if single.sampling.structured is None]
+    return [*free, *([""] if pipeline.stages and names[-1] in free else [])]
 
 
 def _column_problems(pipeline: Pipeline, schema: pa.Schema) -> list[str]:

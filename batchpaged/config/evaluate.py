@@ -1,14 +1,16 @@
 """`evaluate`: how good completions and contexts are."""
 
+import re
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import BeforeValidator, Field, PlainSerializer
 
 from batchpaged.config.section import Section, Text, tuple_of_any
 
 AnswerMetric = Literal["exact_match", "f1", "rouge_l", "contains", "numeric_match", "mrr"]
-MetricAtK = Annotated[str, Field(pattern=r"^(recall|precision)_at_[1-9][0-9]{0,5}$", examples=["recall_at_5"])]
+_AT_K = r"^(recall|precision)_at_[1-9][0-9]{0,5}$"
+MetricAtK = Annotated[str, Field(pattern=_AT_K, examples=["recall_at_5"])]
 OwnMetric = Annotated[
     str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*$", examples=["my_metrics:overlap"])
 ]
@@ -19,6 +21,11 @@ Metrics = Annotated[
     BeforeValidator(tuple_of_any, json_schema_input_type=Metric | Annotated[list[Metric], Field(min_length=1)]),
 ]
 DEFAULT_METRICS = ("exact_match", "f1")
+
+
+def is_metric(name: str) -> bool:
+    """One that is there, not a user's own."""
+    return name in get_args(AnswerMetric) or re.fullmatch(_AT_K, name) is not None
 
 
 def _pairs_of(value: object) -> object:

@@ -14,9 +14,8 @@ from typing import Any
 import xxhash
 
 from batchpaged.errors import ModelError
+from batchpaged.models.adapter_folder import CONFIG_FILE, WEIGHTS_FILE, what_is_missing
 
-CONFIG_FILE = "adapter_config.json"
-WEIGHTS_FILE = "adapter_model.safetensors"
 # Settings that change what an adapter computes, and the values that change nothing.
 _PLAIN = {
     "bias": ("none", None),
@@ -68,9 +67,9 @@ def find_adapters(folders: tuple[tuple[str, str], ...]) -> tuple[Adapter, ...]:
 
 def _find(name: str, folder: Path) -> Adapter:
     path = folder.expanduser()
-    missing = [file for file in (CONFIG_FILE, WEIGHTS_FILE) if not (path / file).is_file()]
-    if missing:
-        raise ModelError(_problem(name, f"{folder} {_what_is_missing(path, missing)}"))
+    problem = what_is_missing(folder)
+    if problem is not None:
+        raise ModelError(_problem(name, problem))
     adapter = Adapter(name, str(path.resolve()), "")
     settings = _settings(adapter)
     try:
@@ -81,14 +80,6 @@ def _find(name: str, folder: Path) -> Adapter:
     except OSError as error:
         raise ModelError(_problem(name, f"{WEIGHTS_FILE} cannot be read ({error.strerror})")) from error
     return Adapter(name, adapter.path, weights.hexdigest())
-
-
-def _what_is_missing(path: Path, missing: list[str]) -> str:
-    if not path.is_dir():
-        return "is no folder"
-    if missing == [WEIGHTS_FILE] and (path / "adapter_model.bin").is_file():
-        return "holds its weights as a pickle file, which can run code when it is read: save them as safetensors"
-    return f"has no {' and no '.join(missing)}: an adapter is a folder as peft saves it"
 
 
 def _settings(adapter: Adapter) -> dict[str, Any]:

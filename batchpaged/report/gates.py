@@ -22,11 +22,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from batchpaged.config.evaluate import is_metric
 from batchpaged.errors import ConfigError
 from batchpaged.report.facts import MISS_CAUSES, STAGES
 
 ROW_COUNTS = ("total", "succeeded", "failed", "truncated", "deduplicated")
 ALIASES = {f"{kind}_rows": f"rows.{kind}" for kind in ROW_COUNTS}
+STRUCTURED = tuple(f"structured.{name}" for name in ("complete", "cut", "forced_tokens"))
 FIGURES = (
     *(f"rows.{kind}" for kind in ROW_COUNTS),
     *(f"tokens.{kind}" for kind in ("prompt", "unique", "prefilled", "cached", "recomputed", "completion")),
@@ -42,7 +44,7 @@ FIGURES = (
     *(f"time.{stage}" for stage in (*STAGES, "total")),
     "finish_reasons.stop",
     "finish_reasons.length",
-    *(f"structured.{name}" for name in ("complete", "cut", "forced_tokens")),
+    *STRUCTURED,
     *(f"misses.{cause}" for cause in MISS_CAUSES),
 )
 COUNTED = "num_evaluated"
@@ -103,13 +105,28 @@ def parse_gate(text: str) -> Gate:
     return Gate(match["figure"], match["operator"], number, text.strip(), change)
 
 
-def parse_gates(texts: Iterable[str], metrics: Iterable[str] = (), stages: Iterable[str] = ()) -> tuple[Gate, ...]:
-    """Gates whose figures all exist. `metrics`: what the pipeline's `evaluate` computes. Raises ConfigError."""
+def parse_gates(
+    texts: Iterable[str], metrics: Iterable[str] = (), stages: Iterable[str] = (), unconstrained: Iterable[str] = ()
+) -> tuple[Gate, ...]:
+    """Gates whose figures all exist. Raises ConfigError.
+
+    `metrics`: what the pipeline's `evaluate` computes. `unconstrained`: the stages whose completions follow no grammar,
+    an empty name for the run as a whole; their figures of constrained completions would always be null.
+    """
     names, stages = set(metrics), tuple(stages)
-    gates = tuple(map(parse_gate, texts))
+    gates, absent = tuple(map(parse_gate, texts)), {figure for stage in unconstrained for figure in _constrained(stage)}
     for gate in gates:
+        if gate.figure in absent:
+            raise ConfigError(
+                f"gates: {gate.text!r} asks for {gate.figure!r}, which only a run with `sampling.structured` has; "
+                "add that, or leave the gate out"
+            )
         _require_figure(gate, {*names, COUNTED} if names else names, stages)
     return gates
+
+
+def _constrained(stage: str) -> list[str]:
+    return [f"stages.{stage}.{figure}" if stage else figure for figure in STRUCTURED]
 
 
 def check(text: str, report: dict[str, Any], previous: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -146,6 +163,16 @@ def _require_figure(gate: Gate, metrics: set[str], stages: tuple[str, ...]) -> N
         return
     nearest = difflib.get_close_matches(gate.figure, known, n=1, cutoff=0.0)[0]
     raise ConfigError(
-        f"gates: {gate.text!r} asks for {gate.figure!r}, which no report has; the nearest is {nearest!r}."
-        + ("" if metrics else " Metrics such as f1 need `evaluate` in the pipeline file.")
+        f"gates: {gate.text!r} asks for {gate.figure!r}, which no report of this pipeline has; the nearest is {nearest!r}."
+        + _advice(gate.figure, metrics, stages)
     )
+
+
+def _advice(figure: str, metrics: set[str], stages: tuple[str, ...]) -> str:
+    """What the pipeline lacks for such a figure."""
+    section, _, name = figure.partition(".")
+    if section == "stages":
+        return f" The pipeline's stages are {', '.join(stages)}." if stages else " The pipeline has no stages."
+    if not metrics and (not name or section.startswith("evaluation")):
+        return " Metrics such as f1 need `evaluate` in the pipeline file."
+    return f" To have {figure}, add it to evaluate.metrics." if is_metric(figure) else ""

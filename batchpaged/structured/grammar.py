@@ -10,12 +10,28 @@ from typing import Any
 
 from batchpaged.config.structured import StructuredConfig
 from batchpaged.errors import ConfigError
-
-class UnfollowableSchema(ValueError):
-    """Why, in our own words: they never hold what the schema says, so they can be a row's reason."""
-
+from batchpaged.structured.faults import Fault, find_faults, holds_pattern_properties
+from batchpaged.structured.library import first_error, matcher, plain
 
 _JSON_STYLE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+_INSTEAD = {
+    "oneOf": "anyOf",
+    "not": "an enum or a pattern of what may be",
+    "if": "anyOf of the cases",
+    "patternProperties": "properties by name",
+}
+
+
+class UnfollowableSchema(ValueError):
+    """Why, in our own words: they never hold what the schema says, so they can be a row's reason.
+
+    `faults`: the same by place, where it is known; places are names of the schema's own.
+    """
+
+    def __init__(self, words: str, faults: tuple[Fault, ...] = ()) -> None:
+        super().__init__(words)
+        self.faults = faults
+
 
 
 def grammar_of(config: StructuredConfig | None) -> str | None:
@@ -25,6 +41,8 @@ def grammar_of(config: StructuredConfig | None) -> str | None:
     key, build = _source(config)
     try:
         return build()
+    except UnfollowableSchema as error:
+        raise ConfigError(f"sampling.structured.{key}: {_with_places(error)}") from error
     except ValueError as error:
         raise ConfigError(f"sampling.structured.{key}: {error}") from error
 
@@ -33,8 +51,8 @@ def _source(config: StructuredConfig) -> tuple[str, Any]:
     if config.json_schema is not None:
         return "json_schema", lambda: schema_grammar(config.json_schema)
     if config.regex is not None:
-        return "regex", lambda: _checked(_matcher().grammar_from_regex(config.regex))
-    return "choices", lambda: _checked(_matcher().grammar_from_lark(_choices(config.choices)))
+        return "regex", lambda: _checked(matcher().grammar_from_regex(config.regex))
+    return "choices", lambda: _checked(matcher().grammar_from_lark(_choices(config.choices)))
 
 
 def _choices(choices: tuple[str, ...]) -> str:
@@ -45,12 +63,39 @@ def _choices(choices: tuple[str, ...]) -> str:
 def schema_grammar(text: str) -> str:
     """Raises UnfollowableSchema; or another ValueError, in llguidance's words, which may repeat what the schema says."""
     try:
-        # llguidance takes it, but where a pattern fits no name but those of `properties` its grammar leads nowhere.
-        if _holds_key(_parse(text), "patternProperties"):
-            raise UnfollowableSchema(_unsupported(["patternProperties"]))
+        schema = _parse(text)
+        if holds_pattern_properties(schema):
+            raise _unfollowable(schema)
+        grammar = matcher().grammar_from_json_schema(text, defaults=_JSON_STYLE)
+        error = first_error(grammar)
+        if error is not None:
+            raise _unfollowable(schema, error)
+        return grammar
     except RecursionError:
         raise UnfollowableSchema("is nested too deeply") from None
-    return _checked(_matcher().grammar_from_json_schema(text, defaults=_JSON_STYLE))
+
+
+def _unfollowable(schema: dict[str, Any], error: str | None = None) -> ValueError:
+    """`error` is llguidance's, of the whole schema; it says only the first of all."""
+    faults = tuple(find_faults(schema))
+    keywords = sorted({keyword for fault in faults for keyword in fault.keywords})
+    if keywords:
+        return UnfollowableSchema(f"needs {', '.join(keywords)}, which llguidance does not support", faults)
+    words = "; ".join(map(_fault, faults)) if faults else plain(error or "")
+    return ValueError(words)
+
+
+def _with_places(error: UnfollowableSchema) -> str:
+    keywords = {keyword for fault in error.faults for keyword in fault.keywords}
+    if not keywords:
+        return str(error)
+    advice = ", ".join(f"for {key} {instead}" for key, instead in _INSTEAD.items() if key in keywords)
+    way_out = f"Leave them out, or say it otherwise{f': {advice}' * bool(advice)}; docs/structured.md says what is supported"
+    return f"llguidance does not support all of it: {'; '.join(map(_fault, error.faults))}. {way_out}"
+
+
+def _fault(fault: Fault) -> str:
+    return f"at {fault.pointer or 'its top'}: {', '.join(fault.keywords) or fault.words}"
 
 
 def _parse(text: str) -> dict[str, Any]:
@@ -63,47 +108,8 @@ def _parse(text: str) -> dict[str, Any]:
     return schema
 
 
-def _holds_key(schema: Any, key: str) -> bool:
-    """As a keyword; a property of that name is none."""
-    if isinstance(schema, list):
-        return any(_holds_key(item, key) for item in schema)
-    if not isinstance(schema, dict):
-        return False
-    if key in schema:
-        return True
-    named = [v for name in ("properties", "$defs", "definitions") for v in _values(schema.get(name))]
-    others = [v for name, v in schema.items() if name not in ("properties", "$defs", "definitions", "enum", "const")]
-    return any(_holds_key(item, key) for item in (*named, *others))
-
-
-def _values(mapping: Any) -> list[Any]:
-    return list(mapping.values()) if isinstance(mapping, dict) else []
-
-
 def _checked(grammar: str) -> str:
-    is_error, messages = _matcher().validate_grammar_with_warnings(grammar)
-    if is_error:
-        raise _problem(messages[0])
+    error = first_error(grammar)
+    if error is not None:
+        raise ValueError(plain(error))
     return grammar
-
-
-def _problem(message: str) -> ValueError:
-    """llguidance's message, on one line, and in our words where we have some."""
-    keys = message.removeprefix("Unimplemented keys: ")
-    if keys != message:  # keywords of JSON schema, never others
-        return UnfollowableSchema(_unsupported(json.loads(keys)))
-    if message.startswith("oneOf"):
-        return UnfollowableSchema(_unsupported(["oneOf"]) + "; anyOf is")
-    lines = [line.strip() for line in message.splitlines()]
-    errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
-    return ValueError(f"cannot be followed: {(errors or lines)[0][:200]}")
-
-
-def _unsupported(keys: list[str]) -> str:
-    return f"{', '.join(keys)} {'is' if len(keys) == 1 else 'are'} not supported by llguidance; leave out, or say it otherwise"
-
-
-def _matcher() -> Any:
-    from llguidance import LLMatcher
-
-    return LLMatcher

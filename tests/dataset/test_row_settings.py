@@ -48,7 +48,7 @@ def test_a_bad_schema_fails_its_row_and_no_other(kind):
     assert [row["status"] for row in rows] == ["ok", "ok", *["failed"] * 5]
     assert rows[0]["grammar"] and rows[1]["grammar"] is None
     assert "not JSON" in rows[2]["error"] and rows[3]["error"] == "no text"
-    assert "not is not supported" in rows[4]["error"] and "no JSON object" in rows[5]["error"]
+    assert "the schema needs not, which llguidance does not support" in rows[4]["error"] and "no JSON object" in rows[5]["error"]
     assert "of 18 characters, cannot be followed" in rows[6]["error"]  # and not what the row says
     assert all(row["token_ids"] is None for row in rows[2:])
     assert made.select(PROMPT_SCHEMA.names).slice(0, 2).equals(given.slice(0, 2))

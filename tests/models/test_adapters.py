@@ -57,6 +57,23 @@ def test_what_is_no_adapter_is_refused(tmp_path):
             (tmp_path / "a" / "adapter_model.bin").write_bytes(b"")
 
 
+def test_a_missing_adapter_is_looked_for_near_the_path_that_was_tried(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "adapters" / "legal" / "checkpoint-5").mkdir(parents=True)
+    (tmp_path / "adapters" / "legal" / "checkpoint-5" / "adapter_config.json").write_text("{}")
+    expected = {
+        "adapters/leagl": ["in the current folder", f"{tmp_path}/adapters/leagl was tried", "did you mean adapters/legal?"],
+        "adapters/other": [f"{tmp_path}/adapters holds legal", "with adapter_config.json and adapter_model.safetensors"],
+        "nowhere/legal": [f"there is no {tmp_path}/nowhere either"],
+        "adapters/legal": ["has no adapter_config.json", "did you mean adapters/legal/checkpoint-5?"],
+        "adapters/legal/checkpoint-5/adapter_config.json": ["but a file; give the folder that holds it"],
+    }
+    for folder, words in expected.items():
+        with pytest.raises(ModelError) as refused:
+            found(folder)
+        assert all(word in str(refused.value) for word in words), str(refused.value)
+
+
 @pytest.mark.parametrize(
     ("config", "words"),
     [

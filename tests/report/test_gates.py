@@ -102,9 +102,25 @@ def test_an_unknown_figure_is_refused_with_the_nearest(text: str, nearest: str) 
         parse_gates([text], ["exact_match", "f1"])
 
 
-def test_a_metric_needs_evaluate() -> None:
-    with pytest.raises(ConfigError, match="need `evaluate` in the pipeline file"):
-        parse_gates(["f1 >= 0.5"])
+@pytest.mark.parametrize(
+    ("text", "metrics", "stages", "words"),
+    [
+        ("f1 >= 0.5", [], [], "need `evaluate` in the pipeline file"),
+        ("recall_at_5 >= 0.5", ["f1"], [], "To have recall_at_5, add it to evaluate.metrics"),
+        ("stages.judge.rows.failed <= 0", [], [], "has no stages"),
+        ("stages.juge.rows.failed <= 0", [], ["answer", "judge"], "nearest is 'stages.judge.rows.failed'. The pipeline's stages are answer, judge"),
+    ],
+)
+def test_what_the_pipeline_lacks_for_a_gate_is_said(text: str, metrics: list, stages: list, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        parse_gates([text], metrics, stages)
+
+
+def test_a_gate_on_constrained_completions_needs_some() -> None:
+    parse_gates(["structured.cut <= 0", "stages.judge.structured.cut <= 0"], stages=["answer", "judge"], unconstrained=["answer"])
+    for text, unconstrained in (("structured.cut <= 0", ""), ("stages.answer.structured.cut <= 0", "answer")):
+        with pytest.raises(ConfigError, match="only a run with `sampling.structured` has"):
+            parse_gates([text], stages=["answer", "judge"], unconstrained=[unconstrained])
 
 
 WRITTEN_WRONG = [

@@ -9,19 +9,20 @@ from tiny_models import tiny_tokenizer
 
 from batchpaged.config import StructuredConfig
 from batchpaged.errors import ConfigError
-from batchpaged.structured.grammar import grammar_of, schema_grammar
+from batchpaged.structured.grammar import UnfollowableSchema, grammar_of, schema_grammar
 
 REFUSED = [
-    ({"json_schema": {"type": "array", "uniqueItems": True}}, "json_schema: uniqueItems is not supported"),
-    ({"json_schema": {"not": {}, "if": {}}}, "if, not are not supported"),
-    ({"json_schema": {"oneOf": [{"type": "string"}, {"type": "string", "maxLength": 3}]}}, "anyOf is"),
-    ({"json_schema": {"items": [{"patternProperties": {"a": {}}}]}}, "patternProperties is not supported"),
-    ({"json_schema": {"type": "wat"}}, "json_schema: cannot be followed: Invalid type: wat"),
-    ({"json_schema": {"type": "string", "pattern": "(?=a)b"}}, "look-around"),
+    ({"json_schema": {"type": "array", "uniqueItems": True}}, "json_schema: llguidance does not support all of it: at its top: uniqueItems"),
+    ({"json_schema": {"not": {}, "if": {}}}, "at its top: if, not. Leave them out, or say it otherwise: for not an enum"),
+    ({"json_schema": {"oneOf": [{"type": "string"}, {"type": "string", "maxLength": 3}]}}, "for oneOf anyOf"),
+    ({"json_schema": {"items": [{"patternProperties": {"a": {}}}]}}, "at /items/0: patternProperties"),
+    ({"json_schema": {"type": "wat"}}, "json_schema: at its top: cannot be followed: Invalid type: wat"),
+    ({"json_schema": {"items": {"pattern": "(?=a)b", "type": "string"}}}, "at /items: cannot be followed: look-around, including"),
     ({"json_schema": {"$ref": "https://example.org/s.json"}}, "cannot be followed"),
+    ({"json_schema": {"$ref": "#/$defs/a"}}, "Pointer '/$defs/a' does not exist"),
     ({"json_schema": {"type": "string", "minLength": 3, "maxLength": 2}}, "minLength"),
-    ({"regex": "[a-z"}, "regex: cannot be followed: unclosed character class"),
-    ({"regex": "(a)\\1"}, "backreferences are not supported"),
+    ({"regex": "[a-z"}, "regex: cannot be followed: unclosed character class, at character 1: [a-z"),
+    ({"regex": "(a)\\1"}, "backreferences are not supported, at character 4: \\1"),
 ]
 
 
@@ -31,6 +32,17 @@ def test_what_cannot_be_followed_is_said_on_one_line_with_its_key(constraint, re
         grammar_of(StructuredConfig(**constraint))
     message = str(refused.value)
     assert message.startswith("sampling.structured.") and reason in message and "\n" not in message
+
+
+def test_all_faults_of_a_schema_are_told_at_once_with_their_places():
+    parts = {"a/b": {"not": {}}, "c": {"$ref": "#/$defs/d"}, "e": {"format": "wat", "type": "string"}}
+    schema = {"properties": parts, "$defs": {"d": {"uniqueItems": True, "contains": {}}}}
+    with pytest.raises(ConfigError) as refused:
+        grammar_of(StructuredConfig(json_schema=schema))
+    for words in ("at /properties/a~1b: not;", "at /$defs/d: contains, uniqueItems.", "at /properties/e: cannot be followed: Unknown format: wat"):
+        assert words in str(refused.value)
+    with pytest.raises(UnfollowableSchema, match="^needs contains, not, uniqueItems, which llguidance does not support$"):
+        schema_grammar(json.dumps(schema))
 
 
 def test_a_property_may_have_the_name_of_any_keyword():
