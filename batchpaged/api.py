@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from batchpaged.config import Pipeline
+from batchpaged.config.elsewhere import hinting
 from batchpaged.models.info import ModelInfo, list_models
 from batchpaged.models.support import supported_architectures
 from batchpaged.past.clean import Decision, Rules, delete_all, plan_cleaning
@@ -100,8 +101,9 @@ def run(
     `stop`, once set, lets the run finish the units that are being computed, and end with StoppedError.
     Raises RefusedError before any work if something is wrong, UnfinishedError if the run stopped before its end.
     """
-    checked = read_pipeline(pipeline, overrides, limit)
-    return run_pipeline(checked, reporter or NullReporter(), run_dir, fresh, retry_failed=retry_failed, stop=stop)
+    with hinting(pipeline):
+        checked = read_pipeline(pipeline, overrides, limit)
+        return run_pipeline(checked, reporter or NullReporter(), run_dir, fresh, retry_failed=retry_failed, stop=stop)
 
 
 def plan(
@@ -117,7 +119,8 @@ def plan(
     With `simulate` also what it would come to on so many workers. Of a pipeline with stages: for each what can be known.
     """
     reporter = reporter or NullReporter()
-    prepared = prepare(read_pipeline(pipeline, overrides, limit), reporter.note)
+    with hinting(pipeline):
+        prepared = prepare(read_pipeline(pipeline, overrides, limit), reporter.note)
     if prepared.pipeline.stages:
         return plan_stages(prepared, reporter, simulate)
     return plan_prepared(prepared, reporter, simulate)
@@ -125,9 +128,10 @@ def plan(
 
 def validate(pipeline: PipelineLike, *, overrides: Sequence[str] = ()) -> Validation:
     """Check file, gates, run directory, input, columns, templates and model. Raises RefusedError."""
-    checked = read_pipeline(pipeline, overrides, None)
-    check_free(checked.output.path)
-    prepared = prepare(checked, NullReporter().note)
+    with hinting(pipeline):
+        checked = read_pipeline(pipeline, overrides, None)
+        check_free(checked.output.path)
+        prepared = prepare(checked, NullReporter().note)
     source = prepared.source
     return Validation(prepared.pipeline, source.num_rows, len(source.files), prepared.model.path)
 

@@ -18,7 +18,7 @@ _folder = click.argument("folder")
 @click.option("--text", "with_text", is_flag=True, help="Show the completions of the listed rows that changed.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--fail-on-change", is_flag=True, help="Exit code 1 if a completion changed, or a row came or went.")
-@click.option("--fail-on-worse", is_flag=True, help="Exit code 1 if a metric got worse beyond doubt.")
+@click.option("--fail-on-worse", is_flag=True, help="Exit code 1 if a metric got worse beyond doubt; says which.")
 @click.pass_context
 def compare(
     ctx: click.Context,
@@ -48,11 +48,15 @@ def compare(
     """
     from batchpaged import api
     from batchpaged.cli_text import comparison_lines
+    from batchpaged.past.compare_text import worse_lines
 
     result = api.compare(a, b, id_column=id_column, references=references, num_ids=num_ids, with_text=with_text)
     if (fail_on_change and result.result["rows"] is None) or (fail_on_worse and not result.is_judged):
         raise click.UsageError("there are no rows, or no metrics of rows, that could be judged: give run directories")
     say(comparison_lines(result, as_json, width()))
+    if fail_on_worse:
+        for line in worse_lines(result.result["metrics"]):
+            click.echo(line, err=True)
     is_changed = fail_on_change and result.has_changes
     ctx.exit(1 if is_changed or (fail_on_worse and result.is_worse) else 0)
 

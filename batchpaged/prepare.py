@@ -12,7 +12,7 @@ from batchpaged.config import EngineConfig, Pipeline, StructuredConfig, load_pip
 from batchpaged.dataset.adapter_column import check_adapter_column
 from batchpaged.dataset.constraint_column import check_constraint_column
 from batchpaged.dataset.prompts import PromptBuilder, validate_prompt_columns
-from batchpaged.dataset.schema import OUTPUT_COLUMNS, describe_clashes, output_columns
+from batchpaged.dataset.schema import OUTPUT_COLUMNS, describe_clashes, no_column, output_columns
 from batchpaged.dataset.source import Source, open_source
 from batchpaged.dataset.stage_columns import added_columns, example_row, stage_fields, stage_names
 from batchpaged.engine.attention_check import check_attention
@@ -242,8 +242,7 @@ def _problems_of_one(pipeline: Pipeline, schema: pa.Schema) -> list[str]:
 
 def _check_evaluate(key: str, column: str, schema: pa.Schema) -> None:
     if column not in schema.names:
-        names = ", ".join(schema.names)
-        raise InputError(f"{key}: {column!r} is no column of the input, which has {names}")
+        raise InputError(f"{key}: {no_column(column, schema.names)}")
     check_references(column, schema.field(column).type, key)
 
 

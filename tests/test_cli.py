@@ -316,9 +316,13 @@ def test_bench_prints_its_lines(api, file):
     ],
 )
 def test_compare_fails_only_on_request(api, lines, options, facts, exit_code):
-    api.answers["compare"] = SimpleNamespace(**{"result": {"rows": {}}, "is_judged": True, **facts})
+    mean, change = {"mean": 0.5, "low": None}, {"mean": -0.25, "low": -0.5, "high": -0.125}
+    metrics = {"f1": {"a": mean, "b": mean, "change": change, "verdict": "worse"}} if facts.get("is_worse") else {}
+    api.answers["compare"] = SimpleNamespace(**{"result": {"rows": {}, "metrics": metrics}, "is_judged": True, **facts})
     outcome = invoke("compare", "a", "b", *options)
     assert outcome.exit_code == exit_code
+    is_named = "worse: f1 0.5000 -> 0.5000, row by row -0.2500 [-0.5000, -0.1250]" in outcome.stderr
+    assert is_named == (options == ["--fail-on-worse"] and exit_code == 1)
     wanted = dict(id_column=None, references=None, num_ids=10, with_text=False)
     assert api.calls == [("compare", ("a", "b"), wanted)]
 

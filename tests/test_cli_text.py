@@ -103,6 +103,8 @@ def test_a_validation_says_what_was_found(gates, text):
         "Model          m, in /models/m",
         f"Gates          {text}",
         "Run directory  runs/x",
+        "",
+        "No row was looked at: `batchpaged plan rag.yaml` tokenises all of them, and says which will fail and why.",
     ]
 
 

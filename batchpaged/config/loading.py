@@ -24,7 +24,7 @@ def load_pipeline(path: str | Path, overrides: Sequence[str] = ()) -> Pipeline:
 
     Raises ConfigError that lists every problem with file, line, key, value and what is allowed.
     """
-    document = read_yaml(_read_text(Path(path)), str(path))
+    document = read_yaml(read_pipeline_text(Path(path)), str(path))
     if not isinstance(document.data, Mapping):
         raise ConfigError(f"{path}: {_not_a_mapping(document.data)}")
     stem = re.sub(r"[^A-Za-z0-9._-]+", "_", Path(path).stem).lstrip("._-")[:100]
@@ -53,7 +53,8 @@ def parse_pipeline(mapping: Mapping, origin: str = "<python>", overrides: Sequen
     return _parse(_plain(mapping), origin, overrides, {})
 
 
-def _read_text(path: Path) -> str:
+def read_pipeline_text(path: Path) -> str:
+    """Raises ConfigError where it can be no pipeline file."""
     try:
         if path.is_dir():
             raise ConfigError(f"{path}: is a folder; give the pipeline file in it")
@@ -104,8 +105,14 @@ def _parse(mapping: Mapping, origin: str, overrides: Sequence[str], lines: Mappi
     except ValidationError as error:
         problems += _problems(error, data)
     if problems:
-        raise ConfigError(_message(problems, origin, overridden, lines))
+        raise ConfigError(_message(problems, origin, overridden, lines) + _emptied(overrides))
     return pipeline
+
+
+def _emptied(overrides: Sequence[str]) -> str:
+    """Where a problem may come from: what was given no value is null, which the shell's user may not have meant."""
+    keys = [key for key, equals, value in (override.partition("=") for override in overrides) if equals and not value.strip()]
+    return f"\n(without a value, --set {'= and --set '.join(keys)}= gives null)" if keys else ""
 
 
 def _problems(error: ValidationError, data: Mapping) -> list[Problem]:

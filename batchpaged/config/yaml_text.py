@@ -14,6 +14,8 @@ from batchpaged.errors import ConfigError
 _TAG = "tag:yaml.org,2002:"
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?$|[-+]?\.(inf|Inf|INF)$|\.(nan|NaN|NAN)$")
 
+_END = "'<stream end>'"  # as PyYAML calls it
+
 
 class _Loader(yaml.SafeLoader):
     yaml_implicit_resolvers = {
@@ -53,7 +55,7 @@ def _syntax_error(error: yaml.MarkedYAMLError, origin: str) -> str:
     place = f"{origin}:{mark.line + 1}:{mark.column + 1}" if mark else origin
     problem = ", ".join(part for part in (error.context, error.problem) if part)
     hint = "; indent with spaces" if "\\t" in problem else ""
-    return f"{place}: not valid YAML: {problem}{hint}"
+    return f"{place}: not valid YAML: {problem.replace(_END, 'its end')}{hint}"
 
 
 def _walk(root: yaml.Node | None) -> tuple[dict[str, int], list[tuple[int, str]]]:

@@ -4,7 +4,7 @@ import pyarrow as pa
 
 from batchpaged.config import ModelConfig
 from batchpaged.dataset.cells import column_values
-from batchpaged.dataset.schema import is_text
+from batchpaged.dataset.schema import is_text, no_column
 from batchpaged.errors import InputError, RowError
 
 
@@ -14,7 +14,7 @@ def check_adapter_column(config: ModelConfig, schema: pa.Schema) -> None:
     if column is None:
         return
     if column not in schema.names:
-        raise InputError(f"model.adapter_column: {column!r} is no column of the input, which has {', '.join(schema.names)}")
+        raise InputError(f"model.adapter_column: {no_column(column, schema.names)}")
     kind = schema.field(column).type
     if not is_text(kind) and not pa.types.is_null(kind):
         raise InputError(f"model.adapter_column: column {column!r} is {kind}, must be a string")

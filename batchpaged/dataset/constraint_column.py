@@ -4,7 +4,7 @@ import pyarrow as pa
 
 from batchpaged.config.structured import StructuredConfig
 from batchpaged.dataset.cells import column_values
-from batchpaged.dataset.schema import is_text
+from batchpaged.dataset.schema import is_text, no_column
 from batchpaged.errors import InputError, RowError
 from batchpaged.structured.grammar import UnfollowableSchema, schema_grammar
 
@@ -15,7 +15,7 @@ def check_constraint_column(config: StructuredConfig | None, schema: pa.Schema) 
         return
     key = "sampling.structured.column"
     if config.column not in schema.names:
-        raise InputError(f"{key}: {config.column!r} is no column of the input, which has {', '.join(schema.names)}")
+        raise InputError(f"{key}: {no_column(config.column, schema.names)}")
     kind = schema.field(config.column).type
     if not is_text(kind):
         raise InputError(f"{key}: column {config.column!r} is {kind}, must be a string of JSON")

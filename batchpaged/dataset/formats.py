@@ -7,6 +7,7 @@ has no footer, so its batches are walked once; on a local disk that touches only
 from __future__ import annotations
 
 import codecs
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -35,9 +36,10 @@ _STARTS = (
     (b"Obj\x01", "an Avro file; write it as Parquet"),
     (b"ORC", "an ORC file; write it as Parquet"),
     (b"{", "JSON text; write it as Parquet"),
-    (b"[", "JSON text; write it as Parquet"),
     (b"<", "HTML or XML, perhaps a failed download"),
 )
+
+_READ = ". Read are Parquet files, and datasets as save_to_disk of Hugging Face writes them"
 
 
 @dataclass(frozen=True)
@@ -141,8 +143,10 @@ def _describe_not_parquet(stream: pa.NativeFile, tail: bytes) -> str:
         return "truncated: it starts as Parquet but has no footer; was it still being written?"
     for magic, meaning in _STARTS:
         if start.startswith(magic):
-            return f"not Parquet but {meaning}"
-    return "not Parquet but text (CSV?); write it as Parquet" if _is_text(start) else "not a Parquet file"
+            return f"not Parquet but {meaning}{_READ}"
+    if re.match(rb"\[\s*([\[{\"\d]|$)", start):
+        return f"not Parquet but JSON text; write it as Parquet{_READ}"
+    return f"not Parquet but text (CSV?); write it as Parquet{_READ}" if _is_text(start) else f"not a Parquet file{_READ}"
 
 
 def _is_text(start: bytes) -> bool:

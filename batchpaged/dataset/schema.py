@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from batchpaged.config import SamplingConfig
+from batchpaged.config.spelling import nearest
 from batchpaged.dataset.promotion import promote_fields
 from batchpaged.errors import InputError
 
@@ -99,6 +100,13 @@ def conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
     """
     columns = [_conform_column(table, field) for field in schema]
     return pa.Table.from_arrays(columns, schema=schema)
+
+
+def no_column(name: str, names: Sequence[str]) -> str:
+    """What is wrong with the name, and what was meant or can be."""
+    meant = nearest(name, names)
+    hint = f"did you mean {meant!r}? The input" if meant else "it"
+    return f"{name!r} is no column of the input; {hint} has {', '.join(names) or 'none'}"
 
 
 def is_text(kind: pa.DataType) -> bool:

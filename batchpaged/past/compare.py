@@ -176,7 +176,23 @@ def _texts(sides: tuple[Side, Side], column: str | None, ids: list[str]) -> dict
 
 
 def _metrics(a: OutputRows, b: OutputRows, rows: Matched) -> dict[str, dict[str, Any]]:
-    return {name: _metric(a.scores[name], b.scores[name], rows) for name in a.scores if name in b.scores}
+    names = dict.fromkeys([*a.scores, *b.scores])
+    return {
+        name: _metric(a.scores[name], b.scores[name], rows)
+        if name in a.scores and name in b.scores
+        else _of_one_side(*(_estimate(side.scores[name]) if name in side.scores else None for side in (a, b)))
+        for name in names
+    }
+
+
+def _of_one_side(a: dict[str, Any] | None, b: dict[str, Any] | None) -> dict[str, Any]:
+    """A metric that only one of the runs has scores of."""
+    return {"a": a, "b": b, "change": None, "num_rows": None, "verdict": "only_a" if b is None else "only_b"}
+
+
+def _estimate(scores: np.ndarray) -> dict[str, Any] | None:
+    found = estimate_mean(scores[~np.isnan(scores)])
+    return None if found is None else asdict(found)
 
 
 def _metric(a: np.ndarray, b: np.ndarray, rows: Matched) -> dict[str, Any]:
@@ -185,16 +201,19 @@ def _metric(a: np.ndarray, b: np.ndarray, rows: Matched) -> dict[str, Any]:
     differences = differences[~np.isnan(differences)]
     change = estimate_mean(differences)
     verdict = "unclear" if change is None or not change.is_clear else "better" if change.mean > 0 else "worse"
-    found = {"a": estimate_mean(a[~np.isnan(a)]), "b": estimate_mean(b[~np.isnan(b)]), "change": change}
-    as_json = {key: None if item is None else asdict(item) for key, item in found.items()}
-    return {**as_json, "num_rows": len(differences), "verdict": verdict}
+    as_json = None if change is None else asdict(change)
+    return {"a": _estimate(a), "b": _estimate(b), "change": as_json, "num_rows": len(differences), "verdict": verdict}
 
 
 def _reported_metrics(a: Side, b: Side) -> dict[str, dict[str, Any]]:
     """Of reports alone: means with their intervals, and no verdict."""
     unknown = {"change": None, "num_rows": None, "verdict": "unclear"}
-    names = [name for name in a.evaluation if name in b.evaluation]
-    return {name: {"a": _mean_alone(a, name), "b": _mean_alone(b, name), **unknown} for name in names}
+    found = {}
+    for name in dict.fromkeys([*a.evaluation, *b.evaluation]):
+        means = [_mean_alone(side, name) if name in side.evaluation else None for side in (a, b)]
+        is_in_both = name in a.evaluation and name in b.evaluation
+        found[name] = {"a": means[0], "b": means[1], **unknown} if is_in_both else _of_one_side(*means)
+    return found
 
 
 def _mean_alone(side: Side, name: str) -> dict[str, float | None] | None:

@@ -22,6 +22,7 @@ _KINDS = {
 }
 _LISTED = ("changed", "newly_failed", "no_longer_failed", "only_a", "only_b")
 _VERDICTS = {"better": ("better", "green"), "worse": ("WORSE", "bold red"), "unclear": ("no clear change", "dim")}
+_VERDICTS |= {f"only_{side}": (f"not in {other.upper()}", "yellow") for side, other in ("ab", "ba")}
 _FIGURES: dict[str, tuple[str, Callable[[float | None], str]]] = {
     "prefix_cache_hit_rate": ("hit rate", fmt.percent),
     "prefix_cache_hit_rate_ceiling": ("hit rate ceiling", fmt.percent),
@@ -121,6 +122,15 @@ def _metrics(metrics: dict[str, dict[str, Any]]) -> Table:
         cells = [_interval(metric["a"]), _interval(metric["b"]), _interval(metric["change"], "+.4f")]
         table.add_row(name, *cells, Text(words, style))
     return table
+
+
+def worse_lines(metrics: dict[str, dict[str, Any]]) -> list[str]:
+    """Of the metrics that got worse: both figures, and the difference."""
+    return [
+        f"worse: {name} {metric['a']['mean']:.4f} -> {metric['b']['mean']:.4f}, row by row {_interval(metric['change'], '+.4f')}"
+        for name, metric in metrics.items()
+        if metric["verdict"] == "worse"
+    ]
 
 
 def _interval(estimate: dict[str, float | None] | None, form: str = ".4f") -> str:

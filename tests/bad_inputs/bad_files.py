@@ -129,6 +129,7 @@ NOT_WHOLE = [
     BadFiles("zeros", written(bytes(4096)), ("not a Parquet file",)),
     BadFiles("csv", written(b"id,question\n1,What?\n"), ("not Parquet but text (CSV?)",)),
     BadFiles("json", written(json.dumps(TABLE.to_pylist()).encode()), ("JSON text",)),
+    BadFiles("toml", written(b'[project]\nname = "x"\n'), ("text (CSV?)", "Read are Parquet files")),
     BadFiles("json-lines", written(b'{"question": "a"}\n{"question": "b"}\n'), ("JSON text",)),
     BadFiles("html", written(b"<!doctype html><title>404</title>"), ("HTML", "failed download")),
     BadFiles("lfs-pointer", written(b"version https://git-lfs.github.com/spec/v1\noid x\n"), ("git lfs pull",)),

@@ -92,7 +92,7 @@ FILES: dict[str, tuple[str | bytes, tuple[str, ...]]] = {
     ),
     # gates, model, input
     "gate-without-number": (with_sections(gates="[f1 is good]"), ("gates",)),
-    "gate-of-nothing": (with_sections(gates="[hit_rate > 0.5]"), ("which no report has",)),
+    "gate-of-nothing": (with_sections(gates="[hit_rate > 0.5]"), ("which no report of this pipeline has",)),
     "metric-gate-without-metric": (with_sections(gates="[f1 > 0.5]"), ("need `evaluate`",)),
     "model-missing": (with_sections(model="{id: ./no/such/model}"), ("./no/such/model",)),
     "model-too-short": (with_sections(model="{id: MODEL, max_model_len: 100000}"), ("512 positions",)),

@@ -189,6 +189,11 @@ def test_wrong_overrides_are_refused_as_such(write, override, expected):
     assert complaint(write(), [override]).startswith(expected)
 
 
+def test_an_override_without_a_value_is_said_to_be_null(write):
+    said = complaint(write(after="evaluate: {references: answers}\n"), ["evaluate.references="])
+    assert "exact_match needs evaluate.references" in said and said.endswith("--set evaluate.references= gives null)")
+
+
 @pytest.mark.parametrize(
     ("text", "num_bytes"),
     [

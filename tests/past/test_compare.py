@@ -9,7 +9,7 @@ from rich.console import Console
 
 from batchpaged.errors import InputError, RunDirectoryError
 from batchpaged.past.compare import compare_runs
-from batchpaged.past.compare_text import ComparisonView
+from batchpaged.past.compare_text import ComparisonView, worse_lines
 
 COMMON = [row(f"same-{i}", "yes") for i in range(20)]
 BEFORE = [*COMMON, row("worse", "yes"), row("reworded", "no"), row("new prompt", "no"), row("fails", "no"), row("works", None), row("gone", "yes")]
@@ -56,7 +56,28 @@ def test_metrics_are_compared_row_by_row(runs):
 def test_a_clear_change_has_a_direction(tmp_path, first, second, verdict):
     a = make_run(tmp_path / "a", 1, rows=[*COMMON, *(row(i, first) for i in "123456")], references="answers")
     b = make_run(tmp_path / "b", 2, rows=[*COMMON, *(row(i, second) for i in "123456")], references="answers")
-    assert compare_runs(a, b)["metrics"]["f1"]["verdict"] == verdict
+    metrics = compare_runs(a, b)["metrics"]
+    assert metrics["f1"]["verdict"] == verdict
+    lines = worse_lines(metrics)
+    assert bool(lines) == (verdict == "worse")
+    assert not lines or lines[0].startswith("worse: exact_match 1.0000 -> 0.7692, row by row -0.2308 [-0.")
+
+
+def test_a_metric_that_one_run_lacks_is_shown_with_its_side(tmp_path):
+    rows = [row(i, "yes") for i in "123456"]
+    a = make_run(tmp_path / "a", 1, rows=rows, references="answers", evaluation={"f1": 1.0, "contains": 1.0})
+    b = make_run(tmp_path / "b", 2, rows=rows, references="answers", evaluation={"f1": 1.0, "rouge_l": 1.0})
+    for places in ((a, b), (a / "report.json", b / "report.json")):
+        result = compare_runs(*places)
+        assert {name: metric["verdict"] for name, metric in result["metrics"].items()} == {
+            "f1": "unclear", "contains": "only_a", "rouge_l": "only_b"
+        }  # fmt: skip
+        assert result["metrics"]["contains"]["b"] is None and result["metrics"]["contains"]["a"]["mean"] == 1
+        lines = [line.split() for line in shown(result).splitlines()]
+        assert ["contains", "1.0000", "[1.0000,", "1.0000]", "–", "–", "not", "in", "B"] in lines
+    (a / "report.json").rename(tmp_path / "a.json")
+    result = compare_runs(tmp_path / "a.json", b)
+    assert result["metrics"]["rouge_l"]["verdict"] == "only_b" and result["metrics"]["contains"]["b"] is None
 
 
 def test_a_run_is_the_same_as_itself(runs):
