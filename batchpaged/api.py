@@ -7,16 +7,19 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from batchpaged.config import Pipeline
 from batchpaged.config.elsewhere import hinting
+from batchpaged.errors import RunDirectoryError
 from batchpaged.models.info import ModelInfo, list_models
 from batchpaged.models.support import supported_architectures
 from batchpaged.past.clean import Decision, Rules, delete_all, plan_cleaning
 from batchpaged.past.clean_store import delete_all_of_store, plan_cleaning_of_store
 from batchpaged.past.compare import compare_runs
 from batchpaged.past.history import read_history, write_history_page
+from batchpaged.past.runs import read_report
 from batchpaged.plan_stages import StagePlan, plan_stages
 from batchpaged.planner import PlanReport, plan_prepared
 from batchpaged.planning.plan_file import has_plan, read_plan
 from batchpaged.prepare import PipelineLike, first_stage, prepare, read_pipeline
+from batchpaged.report.metrics import describe_verdict
 from batchpaged.run.directory import RunDirectory
 from batchpaged.run.outline import check_free, outline
 from batchpaged.run.progress import NullReporter, ProgressReporter
@@ -81,6 +84,7 @@ class RunStatus:
     updated_at: str | None
     owner: str | None
     stages: tuple["RunStatus", ...] = ()  # of a run of several stages, as far as they have begun
+    verdict: str | None = None  # of a run that is done: what went wrong, in words; None: nothing did
 
 
 def run(
@@ -98,7 +102,7 @@ def run(
 
     `overrides` are "key.sub=value" strings; `run_dir` stands in for output.path; `fresh` discards an earlier run's files;
     `retry_failed` computes failed rows of finished units again, and no others.
-    `stop`, once set, lets the run finish the units that are being computed, and end with StoppedError.
+    `stop`, once set, lets the run finish the units that are being computed, and end with StoppedError if any are left.
     Raises RefusedError before any work if something is wrong, UnfinishedError if the run stopped before its end.
     """
     with hinting(pipeline):
@@ -156,6 +160,7 @@ def _status(directory: RunDirectory, owner: Mapping[str, Any] | None) -> RunStat
         num_rows_done=sum(unit.end - unit.start for unit in done),
         started_at=info["started_at"],
         updated_at=directory.updated_at(),
+        verdict=_verdict(directory) if owner is None and directory.is_finished else None,
         owner=f"process {owner['pid']} on {owner['host']} since {owner['started_at']}" if owner else None,
     )
     if not (directory.path / "stages").is_dir():  # each stage's own directory has none either
@@ -163,6 +168,14 @@ def _status(directory: RunDirectory, owner: Mapping[str, Any] | None) -> RunStat
     names = info["identity"]["pipeline"]["stages"]["(order)"]
     begun = [stage for stage in map(directory.of_stage, names) if stage.exists]
     return _of_stages(status, tuple(_status(stage, stage.owner()) for stage in begun))
+
+
+def _verdict(directory: RunDirectory) -> str | None:
+    """A report that cannot be read keeps nobody from being told how far the run is."""
+    try:
+        return describe_verdict(read_report(directory.report))
+    except RunDirectoryError as error:
+        return str(error)
 
 
 def _of_stages(status: RunStatus, stages: tuple[RunStatus, ...]) -> RunStatus:

@@ -133,7 +133,7 @@ def validation_lines(file: str, validation: "Validation") -> list[str]:
 def status_lines(status: "RunStatus") -> list[str]:
     facts = [
         ("Run", f"{status.name}  {status.run_id}"),
-        ("State", f"{status.state}: {STATE_ADVICE[status.state]}"),
+        ("State", f"{status.state}: {status.verdict or STATE_ADVICE[status.state]}"),
         ("Units", _share(status.num_units_done, status.num_units)),
         ("Rows", _share(status.num_rows_done, status.num_rows)),
         ("Started", _moment(status.started_at)),
@@ -168,11 +168,11 @@ def comparison_lines(comparison: "Comparison", as_json: bool, width: int | None)
 
 def history_lines(records: Sequence[dict], form: str | None, width: int | None) -> list[str]:
     from batchpaged.past.history import to_csv
-    from batchpaged.past.history_text import history_table
+    from batchpaged.past.history_text import HistoryView
 
     if form == "json":
         return _json_lines({"runs": list(records)})
-    return to_csv(records).splitlines() if form == "csv" else _rendered(history_table(records), width)
+    return to_csv(records).splitlines() if form == "csv" else _rendered(HistoryView(records), width)
 
 
 def _json_lines(value: object) -> list[str]:

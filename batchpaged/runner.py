@@ -129,9 +129,9 @@ def _getting_ready(
     """Worker processes start while this one judges the model."""
     with connecting(pipeline.cluster, pipeline.engine.device, reporter.note) as get_client:
         prepared = judge_model(pipeline, source, model, adapters)
-        reporter.update(Progress("load", 0, 1, "clusters"))
+        reporter.update(Progress("start", 0, 1, "clusters"))
         client = get_client()
-        reporter.update(Progress("load", 1, 1, "clusters"))
+        reporter.update(Progress("start", 1, 1, "clusters"))
         yield client, prepared
 
 

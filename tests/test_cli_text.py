@@ -49,6 +49,7 @@ def status():
         started_at="2026-03-01T02:15:00Z",
         updated_at=None,
         owner=None,
+        verdict=None,
         stages=(),
     )
 
@@ -124,6 +125,11 @@ def test_a_status_says_how_far_the_run_is(status):
 def test_each_state_is_explained(status, state):
     status.state = state
     assert f"{state}: " in status_lines(status)[1]
+
+
+def test_a_run_that_is_done_but_not_well_says_so(status):
+    status.state, status.verdict = "done", "all 12 rows failed"
+    assert status_lines(status)[1].endswith("done: all 12 rows failed")
 
 
 def test_before_the_plan_there_are_no_shares(status):

@@ -32,7 +32,7 @@ from batchpaged.cluster.prompt_tasks import plan_run, plan_step, tokenise_part
 from batchpaged.dataset.schema import output_columns
 from batchpaged.dataset.sink import assemble
 from batchpaged.dataset.source import refuse_if
-from batchpaged.errors import InputError
+from batchpaged.errors import InputError, StoppedError
 from batchpaged.planning.cost import ModelCost
 from batchpaged.planning.plan_file import has_plan, read_plan
 from batchpaged.planning.planner import Each
@@ -56,8 +56,10 @@ def run_graph(
     """Run every stage that is not done yet; results are in the run directory. Seconds of each stage that ends go into `times`.
 
     `keeper` is told of plan and units as they are committed.
-    `model_cost` is asked if there is something to plan. Raises StoppedError if `stop` is set while units are computed.
+    `model_cost` is asked if there is something to plan. Raises StoppedError if `stop` is set while units are computed, and some are left.
     """
+    if stop.is_set:  # while the last units of the stage before were computed
+        raise StoppedError("stopped as asked: the stages before are complete")
     job_future = client.submit(same, job, pure=False)
     summary = _plan(client, job, job_future, engines.futures, reporter, model_cost, times)
     _take_over(job, summary, reporter)

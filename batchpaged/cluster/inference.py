@@ -23,7 +23,7 @@ from batchpaged.errors import StoppedError, UnfinishedError
 from batchpaged.planning.cost import expected_decode_tokens
 from batchpaged.planning.plan_file import read_plan
 from batchpaged.planning.summary import PlanSummary
-from batchpaged.run.progress import ProgressReporter
+from batchpaged.run.progress import Progress, ProgressReporter
 from batchpaged.run.stopping import StopRequest
 from batchpaged.run.stored import Keeper
 from batchpaged.run.unit_log import log_unit
@@ -62,6 +62,7 @@ class Inference:
         self._news = threading.Event()  # a unit is done, or a worker says how far it is
         self._last_worker_seen = time.monotonic()
         self._is_ending = False  # asked to stop, and said so
+        self._is_loaded = all(future.done() for future in self._engines)  # a model
 
     def run(self, stop: StopRequest) -> None:
         self._client.subscribe_topic(self._job.topic, self._on_sample)
@@ -71,7 +72,7 @@ class Inference:
                     self._advance(stop)
         finally:
             self._client.unsubscribe_topic(self._job.topic)
-        if stop.is_set:
+        if stop.is_set and self._ranges.num_left:
             done = sum(map(self._job.directory.is_unit_done, range(self._num_units)))
             raise StoppedError(f"stopped as asked: {done} of {self._num_units} units are done")
 
@@ -80,12 +81,27 @@ class Inference:
         if not stop.is_set:
             self._hand_out()
         elif not self._is_ending:
-            self._is_ending = True
-            self._reporter.note(f"stopping once {len(self._running)} units that are at work are done; again stops at once")
+            self._say_that_it_stops()
         self._take_in()
         for line in self._shortages.take():
             self._reporter.note(line)
-        self._reporter.update(self._tracker.progress())
+        self._show_progress()
+
+    def _show_progress(self) -> None:
+        """Until the first model is there, that is what is waited for."""
+        num_loaded = sum(future.done() for future in self._engines)
+        if not self._is_loaded:
+            self._reporter.update(Progress("load", num_loaded, len(self._engines), "models"))
+        self._is_loaded = self._is_loaded or num_loaded > 0
+        if self._is_loaded:
+            self._reporter.update(self._tracker.progress())
+
+    def _say_that_it_stops(self) -> None:
+        self._is_ending = True
+        num_left = self._ranges.num_left
+        rest = f"{num_left} more wait for the next start" if num_left else "no others are left, so the run will be complete"
+        units = "the unit that is at work is" if len(self._running) == 1 else f"{len(self._running)} units that are at work are"
+        self._reporter.note(f"stopping once {units} done; {rest}. Again stops at once")
 
     def _note_earlier_work(self, num_done: int, num_damaged: int, num_units: int) -> None:
         if num_done:

@@ -14,6 +14,7 @@ from batchpaged.run.unit_file import last_of_each_session
 
 WINDOW_SECONDS = 15.0  # over which rates are taken
 HISTORY_SECONDS = 0.5  # samples come more often
+FIRST_SECONDS = 3.0  # of this sitting, before the time that is left is told: the first steps are slow, and prefill alone
 
 _COUNTERS = ("num_prefilled_tokens", "num_cached_tokens", "num_completion_tokens")
 _ROWS = "num_rows_done"
@@ -107,7 +108,7 @@ class ProgressTracker:
     def _seconds_left(self, totals: dict[str, int], prefill: float | None, decode: float | None) -> float | None:
         """Remaining work over the present rate of work, a decoded token counting as DECODE_WEIGHT prefilled ones."""
         rate = (prefill or 0) + DECODE_WEIGHT * (decode or 0)
-        if not rate:
+        if not rate or self._history[-1][0] - self._history[0][0] < FIRST_SECONDS:
             return None
         num_runnable = self._summary.num_rows - self._summary.num_failed
         done = totals[_ROWS]

@@ -29,11 +29,17 @@ def find_config(model: str | Path) -> "PreTrainedConfig":
         return read_config(name, found)
     nearest = nearest_alias(name)
     hint = f"\nDid you mean {nearest}?" if nearest is not None and nearest != name else ""
-    tried = "".join(f"\n  {place}: not there" for place in places)
+    tried = "".join(f"\n  {place.absolute()}: not there{_beside(place)}" for place in places)
     raise ModelError(
         f"model {name!r}: no {CONFIG_FILE} of it was found on this machine{tried}{hint}\n"
         f"Give a {CONFIG_FILE}, a folder that holds one, or a model that is here (`batchpaged models`); nothing is downloaded"
     )
+
+
+def _beside(place: Path) -> str:
+    """Of a file whose folder is there: other files of the kind."""
+    names = sorted(file.name for file in place.parent.glob("*.json")) if place.parent.is_dir() else []
+    return f" (there: {', '.join(names[:5])})" if names else ""
 
 
 def to_config(source: "PreTrainedConfig | Mapping[str, Any] | str | Path") -> "PreTrainedConfig":

@@ -58,6 +58,16 @@ def is_hopeless(report: dict[str, Any]) -> bool:
     return report["rows"]["total"] > 0 and report["rows"]["succeeded"] == 0
 
 
+def describe_verdict(report: dict[str, Any]) -> str | None:
+    """What of a finished run went wrong, in a few words; None: nothing."""
+    rows, gates = report["rows"], report["gates"]
+    if is_hopeless(report):
+        return f"all {rows['total']:,} rows failed"
+    failed = [f"{rows['failed']:,} of {rows['total']:,} rows failed"] if rows["failed"] else []
+    num_failed = sum(not gate["passed"] for gate in gates)
+    return ", ".join([*failed, *([f"{num_failed} of {len(gates)} gates failed"] if num_failed else [])]) or None
+
+
 def ratio(part: float | None, whole: float | None) -> float | None:
     """part / whole, or None when there is nothing to divide by."""
     return part / whole if part is not None and whole else None
@@ -216,9 +226,21 @@ def memory_shortage(report: dict[str, Any]) -> str | None:
     return f"ran out {times} time{'s' * (times > 1)}; steps went down to {smallest} tokens"
 
 
-def computed_again(misses: dict[str, int]) -> list[tuple[str, int]]:
+def computed_again(report: dict[str, Any]) -> list[tuple[str, int]]:
     """(cause in words, tokens) of what was computed for another reason than that it was new."""
-    return [(cause.replace("_", " "), number) for cause, number in misses.items() if number and cause != "first_sight"]
+    is_alone = len({worker["worker"] for worker in report["workers"]}) == 1  # then only its starts are cuts
+    words = {"cut_between_workers": "cut by an interruption"} if is_alone else {}
+    return [
+        (words.get(cause, cause.replace("_", " ")), number)
+        for cause, number in report["misses"].items()
+        if number and cause != "first_sight"
+    ]
+
+
+def seconds_of_stages(time: dict[str, float | None]) -> dict[str, float]:
+    """In order; what the total has beyond them is `other`."""
+    known = {stage: time[stage] or 0.0 for stage in STAGES}
+    return {**known, "other": max(0.0, (time["total"] or 0.0) - sum(known.values()))}
 
 
 def _finite(value: Any) -> Any:

@@ -11,10 +11,10 @@ from batchpaged.evaluation.evaluator import NO_VERDICT
 from batchpaged.report import formatting as fmt
 from batchpaged.report.charts import Chart, Segment, Series, histogram, stacked_bar, time_chart
 from batchpaged.report.distributions import Lengths, bin_lengths, count_cached_fractions, count_lengths
-from batchpaged.report.facts import STAGES, RunFacts
+from batchpaged.report.facts import RunFacts
 from batchpaged.report.failures import group_failures
 from batchpaged.report.json import to_json
-from batchpaged.report.metrics import computed_again, is_hopeless, memory_shortage
+from batchpaged.report.metrics import computed_again, is_hopeless, memory_shortage, seconds_of_stages
 from batchpaged.report.timeline import Timeline, summarise_timeline
 
 MOST_WORKERS = 100  # in the table and in the embedded report; report.json has them all
@@ -43,7 +43,7 @@ def build_page(report: dict[str, Any], facts: RunFacts) -> dict[str, Any]:
         "verdict": _verdict(report),
         "summary": _summary(report),
         "reuse": _reuse_segments(report["tokens"]),
-        "computed_again": computed_again(report["misses"]),
+        "computed_again": computed_again(report),
         "tiles": _tiles(report),
         "metrics": _metrics(report),
         "num_evaluated": (report["evaluation"] or {}).get("num_evaluated"),
@@ -220,8 +220,5 @@ def _finish_reasons(report: dict[str, Any]) -> tuple[Segment, ...]:
 
 
 def _stages(time: dict[str, float | None]) -> tuple[Segment, ...]:
-    """Stages in order; what the total has beyond them is `other`."""
-    known = [(f"stage-{stage}", stage, time[stage] or 0.0) for stage in STAGES]
-    other = (time["total"] or 0.0) - sum(amount for _, _, amount in known)
-    parts = [*known, ("stage-other", "other", max(0.0, other))]
-    return stacked_bar([(kind, name, amount, fmt.seconds(amount)) for kind, name, amount in parts])
+    parts = seconds_of_stages(time).items()
+    return stacked_bar([(f"stage-{name}", name, amount, fmt.seconds(amount)) for name, amount in parts])

@@ -11,10 +11,11 @@ from rich.table import Table
 from rich.text import Text
 
 from batchpaged.report import formatting as fmt
-from batchpaged.report.metrics import computed_again, is_hopeless, memory_shortage, ratio
+from batchpaged.report.metrics import computed_again, is_hopeless, memory_shortage, ratio, seconds_of_stages
 
 BAR_WIDTH = 28
 MOST_REASONS = 5
+METRICS_ON_A_LINE = 2
 _FILES = ("output", "report.html", "report.json", "metrics.prom")
 
 
@@ -71,7 +72,7 @@ def _all_passed(num_gates: int) -> str:
 def _lines(report: dict[str, Any], run_dir: Path, location: str, marks: _Marks) -> Iterator[tuple[str, Text]]:
     yield "Rows", _rows(report["rows"], marks)
     yield "Prompt tokens", _tokens(report["tokens"], marks)
-    if again := computed_again(report["misses"]):
+    if again := computed_again(report):
         yield "", Text(f"computed again: {marks.dot.join(f'{fmt.count(n)} {name}' for name, n in again)}", "yellow")
     yield "Prefix cache", _cache(report, marks)
     if shortage := memory_shortage(report):
@@ -84,8 +85,8 @@ def _lines(report: dict[str, Any], run_dir: Path, location: str, marks: _Marks) 
         yield "" if index else "Stages", _stage(name, stage, marks)
     if report.get("memory_tiers") is not None:
         yield "Memory tiers", Text(fmt.memory_tiers(report["memory_tiers"], marks.dot))
-    if report["evaluation"] is not None:
-        yield "Evaluation", _evaluation(report, marks)
+    for index, line in enumerate(_evaluation(report, marks)):
+        yield "" if index else "Evaluation", line
     for index, gate in enumerate(report["gates"]):
         yield "" if index else "Gates", _gate(gate, marks)
     yield from _failures(report)
@@ -134,7 +135,7 @@ def _throughput(throughput: dict[str, float | None], marks: _Marks) -> Text:
 
 def _time(time: dict[str, float | None], marks: _Marks) -> Text:
     text = Text(fmt.seconds(time["total"]))
-    stages = [f"{stage} {fmt.seconds(value)}" for stage, value in time.items() if stage != "total" and value]
+    stages = [f"{stage} {fmt.seconds(value)}" for stage, value in seconds_of_stages(time).items() if value >= 0.005]
     return text.append(f"  ({', '.join(stages)})" if stages else "", "dim")
 
 
@@ -151,13 +152,18 @@ def _stage(name: str, stage: dict[str, Any], marks: _Marks) -> Text:
     return Text(f"{name}  ", "bold") + Text(marks.dot.join(parts))
 
 
-def _evaluation(report: dict[str, Any], marks: _Marks) -> Text:
-    evaluation, details = report["evaluation"], report.get("evaluation_details") or {}
-    values = {name: value for name, value in evaluation.items() if name != "num_evaluated"}
-    text = Text(marks.dot.join(f"{name} {_score(v, details.get(name))}" for name, v in values.items()))
+def _evaluation(report: dict[str, Any], marks: _Marks) -> list[Text]:
+    """Few metrics on one line, more below each other."""
+    evaluation, details = report["evaluation"] or {}, report.get("evaluation_details") or {}
+    scores = {name: _score(value, details.get(name)) for name, value in evaluation.items() if name != "num_evaluated"}
+    width = max(map(len, scores), default=0)
+    if len(scores) > METRICS_ON_A_LINE:
+        lines = [Text(f"{name:<{width}}  {score}") for name, score in scores.items()]
+    else:
+        lines = [Text(marks.dot.join(f"{name} {score}" for name, score in scores.items()))] if evaluation else []
     if "num_evaluated" in evaluation:
-        text.append(f"  (over {fmt.plural(int(evaluation['num_evaluated'] or 0), 'row')})", "dim")
-    return text
+        lines[-1].append(f"  (over {fmt.plural(int(evaluation['num_evaluated'] or 0), 'row')})", "dim")
+    return lines
 
 
 def _score(value: float | None, details: dict[str, Any] | None) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, Protocol, TextIO
 
-Stage = Literal["load", "read", "plan", "infer", "assemble", "report", "simulate"]
+Stage = Literal["start", "read", "plan", "load", "infer", "assemble", "report", "simulate"]
 
 FIRST_INTERVAL = 5.0  # seconds between plain lines at the start
 LONGEST_INTERVAL = 60.0

@@ -19,7 +19,7 @@ def size_facts(size: ModelSize) -> Iterator[tuple[str, str]]:
     yield "KV per token", f"{format_bytes(size.bytes_per_token)}: {_layers(size)}, {_stored_as(size)}"
     if size.bytes_per_token != size.bytes_per_token_ungrouped:
         times = size.bytes_per_token_ungrouped / size.bytes_per_token
-        yield "Grouped heads", f"{size.num_query_heads} query heads; with keys and values for each it were {times:g} x as much"
+        yield "Grouped heads", f"{size.num_query_heads} query heads; keys and values for each would take {times:g} times as much"
     yield "Block", f"{format_bytes(size.block)} for {fmt.plural(size.block_size, 'token')}"
     yield "Sequence", f"{format_bytes(size.sequence)} for {fmt.plural(size.seq_len, 'token')}{_too_long(size)}"
     if any(size.windows):
@@ -51,7 +51,7 @@ def _windows(size: ModelSize) -> str:
     layers = ", ".join(f"{fmt.plural(n, 'layer')} of {fmt.count(window)} tokens" for window, n in counts.items())
     if size.windowed_sequence == size.sequence:
         return f"{layers}; a sequence is no longer than that"
-    return f"{layers}; all tokens are kept all the same. Without those out of sight it were {format_bytes(size.windowed_sequence)}"
+    return f"{layers}; but all tokens are kept; only those in the window would be {format_bytes(size.windowed_sequence)}"
 
 
 def _fit_facts(size: ModelSize, fit: GpuFit) -> Iterator[tuple[str, str]]:
@@ -60,6 +60,7 @@ def _fit_facts(size: ModelSize, fit: GpuFit) -> Iterator[tuple[str, str]]:
     if not fit.num_blocks:
         missing = size.weights + fit.step + size.block - usable
         yield "KV cache", f"none: weights, a step and one block need {format_bytes(missing)} more than there are"
+        yield "Way out", _way_out(size, fit)
         return
     num_tokens = fit.num_blocks * size.block_size
     yield (
@@ -68,6 +69,13 @@ def _fit_facts(size: ModelSize, fit: GpuFit) -> Iterator[tuple[str, str]]:
         f"{fmt.count(fit.num_blocks)} blocks, {fmt.count(num_tokens)} tokens",
     )
     yield "Fits", f"{fmt.plural(fit.num_sequences, 'sequence')} of {fmt.plural(size.seq_len, 'token')} that share nothing"
+
+
+def _way_out(size: ModelSize, fit: GpuFit) -> str:
+    """What would make room: the GPU, or the weights."""
+    enough = (size.weights + fit.step + size.block) / fit.fraction
+    smaller = "" if size.dtype != "float32" else "; or weights in half the bytes: --dtype bfloat16"
+    return f"a GPU of {format_bytes(enough)} or more, or a smaller model{smaller}; a model is not spread over several GPUs"
 
 
 def size_json(size: ModelSize) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """What becomes of failures, and of workers that come and go, in the client's part of the graph."""
 
 from concurrent.futures import CancelledError
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -13,9 +14,11 @@ from batchpaged.cluster.failure_limit import FailureLimit
 from batchpaged.cluster.failures import raise_failures, result_of
 from batchpaged.cluster.unit_ranges import STEPS_AHEAD, Batch, OpenRows, UnitRanges
 from batchpaged.cluster.worker_slots import WorkerSlots
-from batchpaged.errors import ModelError, UnfinishedError
+from batchpaged.errors import ModelError, StoppedError, UnfinishedError
 from batchpaged.planning.units import Unit
 from batchpaged.run.directory import RunDirectory
+from batchpaged.run.progress import Progress
+from batchpaged.run.stopping import StopRequest
 from batchpaged.run.stored import NothingToKeep
 
 ROWS_PER_UNIT = 8
@@ -72,6 +75,7 @@ class Inference(inference_module.Inference):
         self._failures = FailureLimit(None, None)
         self._keeper, self._job = NothingToKeep(), SimpleNamespace(directory=RunDirectory("run"))
         self._last_worker_seen = inference_module.time.monotonic()
+        self._num_units, self._is_ending, self._is_loaded = num_units, False, True
 
     def _wait_for_news(self):
         pass
@@ -101,6 +105,41 @@ class FakeFuture:
 
 def named(**names):
     return {address: {"name": name} for address, name in names.items()}
+
+
+@pytest.mark.parametrize(
+    ("num_units", "note"),
+    [
+        (1, "stopping once the unit that is at work is done; no others are left, so the run will be complete. Again stops at once"),
+        (3, "stopping once 2 units that are at work are done; 1 more wait for the next start. Again stops at once"),
+    ],
+)
+def test_a_stop_ends_the_run_unless_the_units_at_work_are_the_last(num_units, note):
+    inference = Inference(num_units, num_slots=1, depth=2)
+    inference.workers = named(a="0")
+    inference.tick()
+    stop, seen = StopRequest(), []
+    inference._client.subscribe_topic = inference._client.unsubscribe_topic = lambda *given: None
+    inference._tracker.progress, inference._reporter.update = lambda: "progress", seen.append
+    inference._shortages = SimpleNamespace(take=list)
+    inference._job = SimpleNamespace(topic="t", directory=RunDirectory("run"))
+    stop.is_set = True
+    for future in inference._running:
+        future.is_done = True
+    with pytest.raises(StoppedError) if num_units == 3 else nullcontext():
+        inference.run(stop)
+    assert inference.notes == [note] and seen == ["progress"] and len(inference.finished) == min(2, num_units)
+
+
+def test_until_a_model_is_there_its_loading_is_shown():
+    inference, seen = Inference(num_units=1, num_slots=1, depth=1), []
+    inference._tracker.progress, inference._reporter.update = lambda: "progress", seen.append
+    inference._engines, inference._is_loaded = [FakeFuture(0), FakeFuture(1)], False
+    inference._show_progress()
+    inference._engines[1].is_done = True
+    inference._show_progress()
+    inference._show_progress()
+    assert seen == [Progress("load", 0, 2, "models"), Progress("load", 1, 2, "models"), "progress", "progress"]
 
 
 def test_neighbours_go_to_the_same_worker_a_few_at_a_time():

@@ -82,6 +82,15 @@ def test_time_left_follows_from_the_tokens_that_are_left(clock):
     assert progress.seconds_left == pytest.approx(10.0)
 
 
+def test_the_first_steps_of_a_sitting_do_not_tell_the_time_left(clock):
+    t = tracker(clock, [unit(50, 1_000, 0, 400)])
+    for second in (0, 1, 2, 3):
+        assert t.progress().seconds_left is None
+        clock.now = float(second)
+        t.on_sample(sample(0, prefilled=100 * second, session="0@2"))
+    assert t.progress().seconds_left > 0
+
+
 def test_units_of_earlier_sittings_count(clock):
     t = tracker(clock, [unit(20, 300, 700, 200), unit(10, 200, 500, 100, num_steps=0), unit(10, session=None)])
     progress = t.progress()

@@ -53,10 +53,23 @@ def test_csv_reads_back(runs):
 
 def test_the_table(runs):
     text = "\n".join(history_lines(read_history(runs), None, 200))
-    assert "2026-03-04 03:15 UTC 2026-03-04 4 1 0.5500 60.0% 0.60 8.00 s FAILED f1 >= 0.6" in " ".join(text.split())
+    assert "2026-03-04 03:15 UTC 2026-03-04 4 1 0.5500 60.0% 0.60 8.00 s FAILED 1 of 1" in " ".join(text.split())
+    assert "2026-03-04 failed f1 >= 0.6" in text.splitlines()
     assert "2026-03-05" in text and "unfinished" in text and "Name" not in text
     make_run(runs / "other", 7, name="other")
     assert "Name" in "\n".join(history_lines(read_history(runs), None, 200))
+
+
+def test_many_metrics_have_tables_of_their_own_where_one_is_too_wide(tmp_path):
+    names = ["exact_match", "f1", "rouge_l", "contains", "numeric_match", "recall_at_5", "precision_at_5", "length_ratio"]
+    for day in (1, 2):
+        gates = ("exact_match >= 0.7", "rouge_l >= 0.9", "failed_rows <= 0")
+        make_run(tmp_path / f"2026-03-0{day}", day, evaluation={name: 0.5 for name in names}, gates=gates)
+    lines = history_lines(read_history(tmp_path), None, 100)
+    assert max(map(len, lines)) <= 100 and len(lines) == 3 + 2 * 4 + 1 + 2  # no line is folded
+    assert lines[0].split()[-1] == "Gates" and "exact_match" not in lines[0]
+    assert lines[4].split() == ["Run", *names[:-1]] and lines[8].split() == ["Run", names[-1]]
+    assert lines[-1] == "2026-03-02 failed exact_match >= 0.7, rouge_l >= 0.9, failed_rows <= 0"
 
 
 def test_json(runs):

@@ -65,7 +65,7 @@ def test_the_page_says_what_matters() -> None:
         "Prefix cache hit rate 60.0% of a possible 66.7% reuse efficiency 90.0%",
         "From the cache 180 60.0% Reusable, yet computed 20 6.7%",
         "Unique, had to be computed 100 33.3%",
-        "Tokens computed again, by cause Cause Tokens evicted 12 cut between workers 8 preempted 7",
+        "Tokens computed again, by cause Cause Tokens evicted 12 cut by an interruption 8 preempted 7",
         "Tokens computed 120 of 300 prompt tokens",
         "prefix_cache_hit_rate >= 0.5 0.6 passed failed_rows <= 0 1 failed",
         "exact match 0.5000 [0.2500, 0.7500] f1 0.6250 [0.5000, 0.8750] ValueError in 1 row, which count as 0",

@@ -13,7 +13,7 @@ from batchpaged.report import formatting as fmt
 from batchpaged.report.distributions import count_lengths
 from batchpaged.report.facts import LOSS_CAUSES, ROWS_SCHEMA, GroupStats, PlanFacts, TierStats
 from batchpaged.report.json import to_json
-from batchpaged.report.metrics import build_report
+from batchpaged.report.metrics import build_report, computed_again, describe_verdict
 
 CONTRACT = {
     "run": {"id", "name", "fingerprint", "model", "device", "versions", "started_at", "finished_at"},
@@ -232,3 +232,25 @@ def test_lists_of_completions_count_one_by_one() -> None:
     assert report["tokens"]["completion"] == 9 and report["tokens"]["prompt"] == 30
     assert report["finish_reasons"] == {"stop": 3, "length": 1}
     assert count_lengths(table, "completion_tokens").counts.tolist() == [0, 2, 1, 0, 0, 1]
+
+
+def test_with_one_worker_nothing_is_cut_between_workers() -> None:
+    one, two = (tuple(replace(make_facts().engines[0], worker=name) for name in names) for names in ("aa", "ab"))
+    assert ("cut by an interruption", 8) in computed_again(build_report(make_facts(engines=one)))
+    assert ("cut between workers", 8) in computed_again(build_report(make_facts(engines=two)))
+
+
+@pytest.mark.parametrize(
+    ("rows", "gates", "verdict"),
+    [
+        ("of", (), "all 2 rows failed"),
+        ("ko", ("failed_rows <= 0", "rows.total > 0"), "1 of 2 rows failed, 1 of 2 gates failed"),
+        ("kk", ("failed_rows <= 0",), None),
+    ],
+)
+def test_what_went_wrong_is_said_in_a_few_words(rows: str, gates: tuple[str, ...], verdict: str | None) -> None:
+    made = [
+        (str(i), *(("ok", None, "stop", 9, 0, 1) if kind == "k" else ("failed", "x", None, None, None, None)))
+        for i, kind in enumerate(rows)
+    ]
+    assert describe_verdict(build_report(make_facts(rows=make_rows(made), gates=gates))) == verdict

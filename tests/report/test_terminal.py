@@ -29,10 +29,10 @@ rag_eval  ✗ 1 of 2 gates failed  20260301-021500-7f3a
 
 Rows           3 of 4 succeeded · 1 failed · 1 truncated
 Prompt tokens  300 · 120 computed · 180 from the cache · 7 recomputed
-               computed again: 12 evicted · 8 cut between workers · 7 preempted
+               computed again: 12 evicted · 8 cut by an interruption · 7 preempted
 Prefix cache   █████████████████▒▒░░░░░░░░░  60.0% of prompt tokens, ceiling 66.7% · reuse efficiency 90.0%
 Throughput     0.60 rows/s · 24.0 prefilled tokens/s · 3.00 completion tokens/s
-Time           8.00 s  (load 1.00 s, read 0.50 s, tokenize 0.25 s, plan 0.25 s, infer 5.00 s, assemble 0.50 s)
+Time           8.00 s  (load 1.00 s, read 0.50 s, tokenize 0.25 s, plan 0.25 s, infer 5.00 s, assemble 0.50 s, other 0.50 s)
 Evaluation     exact_match 0.5000 [0.2500, 0.7500] · f1 0.6250 [0.5000, 0.8750] (ValueError in 1 row)  (over 4 rows)
 Gates          ✓ prefix_cache_hit_rate >= 0.5  0.6
                ✗ failed_rows <= 0  1
@@ -67,6 +67,17 @@ def test_a_run_with_nothing_to_show(tmp_path: Path) -> None:
     nothing = {"rows": make_rows([]), "plan": PlanFacts(0, 0, 0, 0, 0, 0), "timeline": make_timeline([]), "times": {}}
     text = printed(tmp_path, evaluation={"f1": None}, gates=(), engines=(), **nothing)
     assert "0 of 0 succeeded" in text and "–" in text
+
+
+def test_many_metrics_stand_below_each_other(tmp_path: Path) -> None:
+    scores = {"exact_match": 0.5, "f1": 0.625, "contains": 1.0, "num_evaluated": 4}
+    lines = printed(tmp_path, width=100, evaluation=scores).splitlines()
+    first = next(index for index, line in enumerate(lines) if line.startswith("Evaluation"))
+    assert [" ".join(line.split()) for line in lines[first : first + 3]] == [
+        "Evaluation exact_match 0.5000 [0.2500, 0.7500]",
+        "f1 0.6250 [0.5000, 0.8750] (ValueError in 1 row)",
+        "contains 1.0000 (over 4 rows)",
+    ]
 
 
 def test_constrained_completions_are_counted(tmp_path: Path) -> None:

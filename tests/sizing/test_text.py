@@ -26,10 +26,12 @@ def test_what_does_not_fit_and_what_is_too_long_is_said() -> None:
     printed = size("llama-2-70b", "--gpu-memory", "80GiB", "--seq-len", "8192")
     assert "none: weights, a step and one block need 57.5 GiB more" in printed
     assert "this model has 4,096 positions" in printed
+    assert "a GPU of 143.9 GiB or more, or a smaller model; a model is not" in printed
+    assert "--dtype bfloat16" in size("llama-2-70b", "--gpu-memory", "80GiB", "--dtype", "float32")
 
 
 def test_windows_are_said_with_what_they_would_save() -> None:
-    line = "21 layers of 4,096 tokens; all tokens are kept all the same. Without those out of sight it were 2.0 GiB"
+    line = "21 layers of 4,096 tokens; but all tokens are kept; only those in the window would be 2.0 GiB"
     assert line in size("gemma-2-9b", "--seq-len", "8192")
     assert "a sequence is no longer than that" in size("gemma-2-9b", "--seq-len", "100")
 
