@@ -101,7 +101,7 @@ class Inference:
         num_left = self._ranges.num_left
         rest = f"{num_left} more wait for the next start" if num_left else "no others are left, so the run will be complete"
         units = "the unit that is at work is" if len(self._running) == 1 else f"{len(self._running)} units that are at work are"
-        self._reporter.note(f"stopping once {units} done; {rest}. Again stops at once")
+        self._reporter.note(f"stopping once {units} done; {rest}; again stops at once")
 
     def _note_earlier_work(self, num_done: int, num_damaged: int, num_units: int) -> None:
         if num_done:

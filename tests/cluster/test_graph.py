@@ -110,8 +110,8 @@ def named(**names):
 @pytest.mark.parametrize(
     ("num_units", "note"),
     [
-        (1, "stopping once the unit that is at work is done; no others are left, so the run will be complete. Again stops at once"),
-        (3, "stopping once 2 units that are at work are done; 1 more wait for the next start. Again stops at once"),
+        (1, "stopping once the unit that is at work is done; no others are left, so the run will be complete; again stops at once"),
+        (3, "stopping once 2 units that are at work are done; 1 more wait for the next start; again stops at once"),
     ],
 )
 def test_a_stop_ends_the_run_unless_the_units_at_work_are_the_last(num_units, note):
