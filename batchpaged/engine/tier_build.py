@@ -43,7 +43,10 @@ def build_tiers(runner: ModelRunner, config: "EngineConfig", num_blocks: int, ma
     parts = runner.backend.parts()
     block_bytes = sum(part.block_bytes for part in parts)
     num_frames = _num_places("host_cache", config.host_cache, block_bytes, psutil.virtual_memory().available, "of memory")
-    frames = HostFrames(parts, num_frames)
+    try:
+        frames = HostFrames(parts, num_frames)
+    except (RuntimeError, OSError, MemoryError) as error:  # a GPU's driver pins it, a CPU's system may limit it
+        raise ModelError(f"engine.host_cache of {format_bytes(num_frames * block_bytes)} cannot be taken; lower it") from error
     disk = _disk(config, block_bytes)
     costs = measure_costs(runner, frames, disk, min(num_blocks, max_model_len // config.block_size), config)
     runner.tiers = TierStore(frames, disk, costs)

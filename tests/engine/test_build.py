@@ -12,7 +12,7 @@ from batchpaged.attention.cpu import CpuAttention
 from batchpaged.attention.layer_shape import LayerShape
 from batchpaged.attention.reference import TorchAttention
 from batchpaged.config import EngineConfig, ModelConfig
-from batchpaged.engine import build
+from batchpaged.engine import build, tier_build
 from batchpaged.engine.build import (
     build_engine,
     choose_device,
@@ -166,6 +166,15 @@ def test_lower_tiers_are_as_large_as_the_pipeline_says_and_measured(tmp_path: Pa
 
 def tiny_layers(folder: Path) -> tuple[LayerShape, ...]:
     return tuple(layer.shape for layer in attention_layers(AutoModelForCausalLM.from_pretrained(folder)))
+
+
+def test_host_memory_that_the_system_does_not_give_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(parts: object, num_frames: int) -> None:
+        raise RuntimeError("CUDA error: out of memory")
+
+    monkeypatch.setattr(tier_build, "HostFrames", refuse)
+    with pytest.raises(ModelError, match=r"engine.host_cache of .* KiB cannot be taken; lower it"):
+        build_from(save_tiny(tmp_path / "model"), host_cache=9)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Greedy completions are generate's whatever the KV cache lacks: recomputed, swapped, or brought back from disk."""
 
+import itertools
 import random
 
 import numpy as np
@@ -9,6 +10,7 @@ from tiny_models import tiny_model
 
 from batchpaged.engine.engine import Engine
 from batchpaged.engine.sampling_params import SamplingParams
+from batchpaged.tiers.disk import DiskSlots, LostBlockError
 
 NUM_TOKENS = 8
 A_TENTH = 16  # blocks: of those that the rows together would take
@@ -77,3 +79,22 @@ def test_log_probabilities_of_prompts_are_not_looked_for_in_blocks_of_others() -
         for found, wanted in zip(completions(engine, given, params), alone, strict=True):
             assert found.prompt_logprobs.top_ids.shape == (wanted.num_prompt_tokens - 1, num_top)
             np.testing.assert_allclose(found.prompt_logprobs.logprobs, wanted.prompt_logprobs.logprobs, atol=1e-4)
+
+
+@pytest.mark.parametrize("steps_ahead", [0, 1])
+def test_a_disk_that_fails_costs_time_and_no_completion(steps_ahead: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    read, num_reads = DiskSlots.read, itertools.count()
+
+    def read_until_it_breaks(disk: DiskSlots, slot: int, row: np.ndarray) -> None:
+        read(disk, slot, row)
+        if next(num_reads) == 5:
+            raise LostBlockError("a bit has changed")
+
+    monkeypatch.setattr(DiskSlots, "read", read_until_it_breaks)
+    reference = Reference("llama", prompts(), NUM_TOKENS)
+    limits = Limits(num_blocks=A_TENTH, block_size=4, num_frames=4, num_disk_slots=60, steps_ahead=steps_ahead)
+    engine = build_engine(tiny_model("llama"), limits)
+    made = completions(engine, prompts(), SamplingParams(max_tokens=NUM_TOKENS))
+    reference.check([completion.token_ids for completion in made])
+    tiers = engine.scheduler.tiers
+    assert (tiers.counts.num_lost, tiers.costs.has_disk_failed) == (1, True)
