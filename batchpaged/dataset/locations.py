@@ -19,7 +19,8 @@ from batchpaged.dataset.s3 import open_s3
 from batchpaged.errors import InputError
 
 _URL = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://(.*)$", re.DOTALL)
-_SECRET = re.compile(r"(?i)(\b[\w-]*(?:secret|token|password|signature|credential|access_?key)[\w-]*[=:]\s*)[^\s,;&]+")
+# `max_tokens=64` and `token_ids_column=ids` are none.
+_SECRET = re.compile(r"(?i)(\b[\w-]*(?:secret|token(?!s|_id)|password|signature|credential|access_?key)[\w-]*[=:]\s*)[^\s,;&]+")
 _ARROW_SCHEMES = ("file", "s3", "gs", "gcs", "abfs", "abfss", "hdfs", "viewfs")
 _FSSPEC_VERSIONS = (  # what an fsspec filesystem may call the thing that changes with a file's content, best first
     "ETag", "etag", "md5Hash", "blob_id", "sha256", "checksum", "uid",

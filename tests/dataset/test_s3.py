@@ -69,7 +69,17 @@ def test_no_message_shows_a_secret(text):
         assert "wJalr" not in masked and "XUtn" not in masked and "***" in masked
 
 
-def test_what_is_no_secret_stays():
-    text = "batchpaged run a.yaml --run-dir s3://bucket/a?region=us-east-1 --limit 5"
+@pytest.mark.parametrize(
+    "text",
+    [
+        "batchpaged run a.yaml --run-dir s3://bucket/a?region=us-east-1 --limit 5",
+        "batchpaged run a.yaml --set sampling.max_tokens=64 --set engine.max_batch_tokens=512 --set sampling.stop_token_ids=[3]",
+        "batchpaged run a.yaml --set prompt.token_ids_column=ids",
+    ],
+)
+def test_what_is_no_secret_stays(text):
     assert mask_credentials(text) == text
+
+
+def test_words_about_tokens_stay():
     assert mask("s3://bucket/a: 404, a token ids column") == "s3://bucket/a: 404, a token ids column"
