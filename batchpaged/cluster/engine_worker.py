@@ -4,21 +4,19 @@ import queue
 import threading
 import time
 import traceback
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from batchpaged.clock import now
+from batchpaged.cluster.engine_counts import EngineCounts
 from batchpaged.cluster.fan_out import equal_rows, fanned_out
-from batchpaged.cluster.tier_facts import count_tiers_anew, tier_facts
+from batchpaged.cluster.serving import Sample, Serving, UnitOutcome, UnitRow
 from batchpaged.cluster.unit_ranges import OpenRows
 from batchpaged.cluster.watchdog import Watchdog
 from batchpaged.engine.engine import Completion, Engine
 from batchpaged.engine.release import release_memory
-from batchpaged.engine.sampling_params import SamplingParams
-from batchpaged.engine.sequence import TokenCounts
-from batchpaged.engine.sequence_groups import GroupCounts
 from batchpaged.errors import RowError, UnfinishedError
 
 SAMPLE_SECONDS = 1.0  # between two samples of the timeline
@@ -26,43 +24,6 @@ SAMPLE_SECONDS = 1.0  # between two samples of the timeline
 REPORTS_PER_BATCH = 8
 REPORT_SECONDS = 0.1  # but no more often than this
 NUM_STALLED_SHOWN = 3  # rows that a message names
-
-_SAMPLED = (
-    "num_prefilled_tokens", "num_cached_tokens", "num_completion_tokens", "num_preemptions", "num_out_of_memory",
-)  # fmt: skip
-
-Sample = dict[str, float | int | str]
-
-
-@dataclass(frozen=True)
-class UnitRow:
-    token_ids: list[int]
-    row_id: str
-    grammar: str | None = None  # that its completion must follow
-    adapter: str | None = None  # identity of its LoRA adapter
-
-    @property
-    def kind(self) -> Hashable:
-        """What its completion depends on besides its prompt and the run."""
-        return self.grammar, self.adapter
-
-
-@dataclass(frozen=True)
-class UnitOutcome:
-    """A computed unit, and the engine's counters since its start as they stood when the unit was done."""
-
-    rows: list[Completion | str]  # in the order given; a string says why the engine refused the row
-    facts: dict[str, Any]  # JSON-able
-
-
-@dataclass(frozen=True)
-class Serving:
-    """A stage of a run, or a run without stages, as far as an engine has to know it."""
-
-    sitting: str
-    params: SamplingParams
-    emit: Callable[[Sample], None]  # called with each sample of the timeline
-    fans_out: bool = False  # equal rows that follow each other are computed once
 
 
 @dataclass
@@ -97,13 +58,12 @@ class EngineWorker:
     _lock: threading.Lock = field(default_factory=threading.Lock)  # nothing enters the inbox of a thread that has ended
     _units: dict[int, _OpenUnit] = field(default_factory=dict)
     _samples: list[Sample] = field(default_factory=list)
-    _fanned_out: TokenCounts = field(default_factory=TokenCounts)  # of rows that got another row's completion
+    _counts: EngineCounts = field(default_factory=EngineCounts)
     _num_rows_done: int = 0
     _num_rows_told: int = 0  # of these, as last emitted
     _told_at: float = 0.0  # time.monotonic()
     _num_units: int = 0
     _load_seconds: float = 0.0  # none in the stages after the first
-    _before: dict[str, float] = field(default_factory=dict)  # counters as they stood when this stage began
     _asked_to_serve: str = ""  # the sitting of the stage that what is in the inbox last is of
 
     def start(self) -> "EngineWorker":
@@ -202,10 +162,8 @@ class EngineWorker:
 
     def _begin_stage(self, serving: Serving) -> None:
         """The engine, its model and its cache stay; what is counted begins anew, under the name of a new session."""
-        self._engine.scheduler.groups.counts = GroupCounts()
-        count_tiers_anew(self._engine)
         self.serving, self.started_at, self._load_seconds = serving, now(), 0.0
-        self._before = self._counters()
+        self._counts.begin_stage(self._engine)
         self._num_rows_done = self._num_rows_told = 0
         self._samples = []
 
@@ -244,8 +202,7 @@ class EngineWorker:
         unit.num_deduplicated += num_equal - 1
         self._num_rows_done += num_equal
         if isinstance(outcome, Completion):
-            self._fanned_out.cached += outcome.num_prompt_tokens * (num_equal - 1)
-            self._fanned_out.generated += outcome.num_generated_tokens * (num_equal - 1)
+            self._counts.add_fanned_out(outcome, num_equal - 1)
         if unit.num_open == 0:
             self._close_unit(index)
 
@@ -258,36 +215,12 @@ class EngineWorker:
         unit.future.set_result(UnitOutcome(unit.rows, facts))
 
     def _facts(self) -> dict[str, Any]:
-        engine = self._engine
         return {
             "worker": self.name,
             "session": self.session,
             "device": self.device,
             "load_seconds": self._load_seconds,
-            "num_blocks": engine.pool.num_blocks,
-            "block_size": engine.pool.block_size,
-            "max_batch_tokens": engine.scheduler.max_batch_tokens,
-            "groups": asdict(engine.scheduler.groups.counts),
-            "tiers": tier_facts(engine),
-            **self._of_this_stage(),
-        }
-
-    def _of_this_stage(self) -> dict[str, float]:
-        return {key: count - self._before.get(key, 0) for key, count in self._counters().items()}
-
-    def _counters(self) -> dict[str, float]:
-        """Since the engine's start; tokens of all rows, those that were fanned out among them."""
-        engine, counts = self._engine, self._engine.scheduler.counts
-        return {
-            "num_steps": engine.num_steps,
-            "busy_seconds": engine.busy_seconds,
-            "num_recomputed_tokens": counts.recomputed,
-            "num_forced_tokens": counts.forced,
-            "num_preemptions": engine.scheduler.num_preemptions,
-            "num_out_of_memory": engine.num_out_of_memory,
-            "num_prefilled_tokens": counts.prefilled,
-            "num_cached_tokens": counts.cached + self._fanned_out.cached,
-            "num_completion_tokens": counts.generated + self._fanned_out.generated,
+            **self._counts.facts(self._engine),
         }
 
     def _sample(self) -> None:
@@ -296,16 +229,7 @@ class EngineWorker:
         self._tell(sample)
 
     def _measure(self) -> Sample:
-        engine = self._engine
-        return {
-            "time": now(),
-            "worker": self.name,
-            **{key: count for key, count in self._of_this_stage().items() if key in _SAMPLED},
-            "cache_usage": engine.pool.num_referenced / engine.pool.num_blocks,
-            "num_running": len(engine.scheduler.running),
-            "num_waiting": len(engine.scheduler.waiting),
-            "max_batch_tokens": engine.scheduler.max_batch_tokens,
-        }
+        return {"time": now(), "worker": self.name, **self._counts.sample(self._engine)}
 
     def _has_news(self) -> bool:
         num_ended = self._num_rows_done - self._num_rows_told

@@ -8,10 +8,11 @@ from typing import Any
 from distributed import get_worker, secede
 
 from batchpaged.cluster.current_engine import CurrentEngine
-from batchpaged.cluster.engine_worker import EngineWorker, Serving, UnitOutcome, UnitRow
+from batchpaged.cluster.engine_worker import EngineWorker
 from batchpaged.cluster.gpu_claim import claim_gpu
 from batchpaged.cluster.job import Job
 from batchpaged.cluster.libraries import import_model
+from batchpaged.cluster.serving import Serving, UnitOutcome, UnitRow
 from batchpaged.cluster.turns import Turns
 from batchpaged.cluster.unit_reuse import unit_reuse
 from batchpaged.dataset.schema import output_columns

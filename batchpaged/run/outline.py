@@ -10,7 +10,7 @@ from typing import Any
 from batchpaged.errors import RunDirectoryError
 from batchpaged.run.directory import RunDirectory
 from batchpaged.run.store import Store, StoreError, is_on_store, open_store
-from batchpaged.run.store_lock import LOCK_FILE, read_owner
+from batchpaged.run.store_lock import read_owner
 from batchpaged.run.stored import check_no_strangers
 
 _CONTENTS = ("report.json", "run.json", "plan.json")  # of other files names and times are enough

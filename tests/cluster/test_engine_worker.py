@@ -11,7 +11,8 @@ import pytest
 
 from batchpaged.cluster import engine_worker
 from batchpaged.cluster.current_engine import CurrentEngine
-from batchpaged.cluster.engine_worker import EngineWorker, Serving, UnitRow
+from batchpaged.cluster.engine_worker import EngineWorker
+from batchpaged.cluster.serving import Serving, UnitRow
 from batchpaged.engine.engine import Completion, Output
 from batchpaged.engine.sampling_params import SamplingParams
 from batchpaged.engine.sequence import TokenCounts
@@ -47,6 +48,7 @@ class FakeEngine:
         self.scheduler = SimpleNamespace(
             counts=TokenCounts(),
             groups=SimpleNamespace(counts=GroupCounts()),
+            tiers=None,
             num_preemptions=0,
             max_batch_tokens=64,
             running=[],
