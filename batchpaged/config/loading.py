@@ -12,9 +12,9 @@ from batchpaged.config.overrides import apply_overrides, is_or_holds
 from batchpaged.config.problems import ABSENT, Problem, field_problems, value_at
 from batchpaged.config.rules import broken_rules, parts_of
 from batchpaged.config.schema import node_at
-from batchpaged.config.spelling import nearest
 from batchpaged.config.yaml_text import read_yaml
 from batchpaged.errors import ConfigError
+from batchpaged.spelling import nearest
 
 MAX_FILE_BYTES = 1 << 20  # far above any pipeline; a data file given by mistake is not read
 

@@ -8,7 +8,7 @@ import yaml
 from pydantic import ValidationError
 
 from batchpaged.config.schema import all_keys, allowed, choices_of, keys_of, node_at, types_of
-from batchpaged.config.spelling import nearest
+from batchpaged.spelling import nearest
 
 Path = tuple[str | int, ...]
 ABSENT = object()  # the value of a key that is not there

@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from batchpaged.config import SamplingConfig
-from batchpaged.config.spelling import nearest
 from batchpaged.dataset.promotion import promote_fields
 from batchpaged.errors import InputError
+from batchpaged.spelling import nearest
 
 OUTPUT_COLUMNS = pa.schema(
     [

@@ -17,8 +17,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from batchpaged.config.spelling import nearest
 from batchpaged.errors import ConfigError
+from batchpaged.spelling import nearest
 
 OwnMetric = Callable[[str, Sequence[str], Mapping[str, Any]], Any]
 _WANTED = "(completion, references, row)"

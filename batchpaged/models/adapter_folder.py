@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from batchpaged.config.spelling import nearest
+from batchpaged.spelling import nearest
 
 CONFIG_FILE = "adapter_config.json"
 WEIGHTS_FILE = "adapter_model.safetensors"

@@ -33,7 +33,6 @@ class UnfollowableSchema(ValueError):
         self.faults = faults
 
 
-
 def grammar_of(config: StructuredConfig | None) -> str | None:
     """The grammar of all rows; None where there is none, or each row has its own. Raises ConfigError naming the key."""
     if config is None or config.column is not None:

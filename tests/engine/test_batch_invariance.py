@@ -28,7 +28,7 @@ def prompts() -> list[list[int]]:
 def logits_of(engine: Engine, batch: list[list[int]]) -> list[torch.Tensor]:
     """-> for each prompt [NUM_TOKENS, vocab_size], from which its tokens were chosen"""
     runner, seen = engine._runner, {}
-    compute = type(runner).logits.__get__(runner)
+    compute = type(runner)._logits.__get__(runner)
 
     def recorded(plan, rows):
         logits = compute(plan, rows)
@@ -37,7 +37,7 @@ def logits_of(engine: Engine, batch: list[list[int]]) -> list[torch.Tensor]:
             seen.setdefault(seq_id, []).append(row.clone())
         return logits
 
-    runner.logits = recorded
+    runner._logits = recorded
     for i, prompt in enumerate(batch):
         engine.add(prompt, SamplingParams(max_tokens=NUM_TOKENS, ignore_eos=True), str(i), i)
     while engine.has_unfinished:
