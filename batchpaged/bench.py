@@ -5,25 +5,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 
 from batchpaged.engine.build import build_engine, choose_device, default_num_threads
 from batchpaged.engine.engine import Completion
 from batchpaged.engine.sampling_params import SamplingParams
 from batchpaged.engine.sequence import common_prefix_length
 from batchpaged.errors import InputError
+from batchpaged.matmul_rate import MatmulRate, measure_matmul_rate
 from batchpaged.planner import model_cost, planned_prompts
 from batchpaged.planning.cost import floor_flops
 from batchpaged.prepare import Prepared
 from batchpaged.run.progress import Progress, ProgressReporter
-
-
-@dataclass(frozen=True)
-class MatmulRate:
-    """Of large float32 matrix products on this machine's cores, FLOP per second."""
-
-    sustained: float  # the median of a second's products: what a run of many seconds can have
-    best: float  # of a single one, with all the clock speed that cores have for moments
 
 
 @dataclass(frozen=True)
@@ -107,14 +99,3 @@ def _floor_flops(prompts: list[list[int]], max_tokens: int, prepared: Prepared) 
     arrays = [np.asarray(prompt) for prompt in prompts]
     num_shared = [0, *(common_prefix_length(a, b) for a, b in zip(arrays[:-1], arrays[1:], strict=True))]
     return floor_flops(np.array([len(a) for a in arrays]), np.array(num_shared), max_tokens, model_cost(prepared)[0])
-
-
-def measure_matmul_rate(size: int = 1536, seconds: float = 1.0) -> MatmulRate:
-    torch.set_num_threads(default_num_threads(1))
-    a, b = torch.randn(size, size), torch.randn(size, size)
-    rates, end = [], time.perf_counter() + seconds
-    while time.perf_counter() < end or not rates:
-        started = time.perf_counter()
-        a @ b
-        rates.append(2.0 * size**3 / (time.perf_counter() - started))
-    return MatmulRate(float(np.median(rates)), max(rates))

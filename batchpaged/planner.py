@@ -185,7 +185,7 @@ def _flops_per_second(device: str) -> float | None:
     """That a whole run reaches; None where it is not known."""
     if device != "cpu":
         return None
-    from batchpaged.bench import measure_matmul_rate
+    from batchpaged.matmul_rate import measure_matmul_rate
 
     return measure_matmul_rate().sustained * EFFICIENCY
 

@@ -10,7 +10,7 @@ import json
 import sys
 import time
 
-from batchpaged.bench import build_engine, choose_device, default_num_threads
+from batchpaged.engine.build import build_engine, choose_device, default_num_threads
 from batchpaged.engine.sampling_params import SamplingParams
 from batchpaged.planner import planned_prompts
 from batchpaged.prepare import prepare, read_pipeline
