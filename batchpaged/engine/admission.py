@@ -150,7 +150,6 @@ class Admission:
             builder.copy(BlockCopy(match.copy_source, target, match.num_copied_slots))
         sequence.status = Status.RUNNING
         sequence.num_cached_blocks = len(match.blocks) + len(match.stored)
-        sequence.num_swapped_blocks = 0
         sequence.num_computed_tokens = match.num_tokens
         sequence.count_cached(match.num_tokens, self._counts)
         self._in_flight.add(sequence)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 # Of the host tier, kept empty by writing to disk ahead: what is saved next then waits for no disk.
 WRITE_AHEAD_SHARE = 1 / 8
+_MOST_BLOCKS = 2**32  # of one prompt
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +60,11 @@ class Tier:
     def num_used(self) -> int:
         return self.num_places - len(self.free)
 
-    def take(self, node: "CachedBlock", next_use: int) -> int:
+    def take(self, node: "CachedBlock", use: int) -> int:
         """One of the free places, for this node."""
         index = self.free.popleft()
         node.place = TierPlace(self, index)
-        self.queue.add(node, next_use)
+        self.queue.add(node, use)
         return index
 
 
@@ -84,32 +85,41 @@ class MemoryTiers:
         self._loading: list[CachedBlock] = []  # into the pool, by the plan that is being made
         self._left: list[TierPlace] = []  # by these: free once the plan has started
 
+    def _use_of(self, node: "CachedBlock") -> int | None:
+        """When it is needed: a place in the queue, and there after all that it follows. So of a prompt the end goes first, and
+        never a node before one that is useless without it.
+        """
+        next_use = self.next_use(node.hash)
+        return None if next_use is None else next_use * _MOST_BLOCKS + node.depth
+
     # --- from the pool, and back ---
 
     @property
     def num_free(self) -> int:
-        """Blocks that it could still take."""
+        """Blocks that it could still take, and would."""
+        if not self.costs.host_pays(self._block_size):
+            return 0
         return len(self.host.free) + (len(self.disk.free) if self.costs.disk_pays(self._block_size) else 0)
 
     def num_to_swap(self, sequence: Sequence) -> int:
         """Leading blocks of a preempted sequence to be kept for it: all that are full, if that takes less time than to compute
         them again, and there is room; else none, but for what it shares with others that wait.
         """
-        num_full = min(sequence.num_cached_blocks, len(sequence.token_ids) // self._block_size)
-        pays = is_storable(sequence.root) and self.costs.host_pays(self._block_size)
-        return num_full if pays and num_full <= self.num_free else 0
+        num_findable = (len(sequence.token_ids) - 1) // self._block_size  # the last token is always computed
+        num_full = min(sequence.num_cached_blocks, num_findable)
+        return num_full if is_storable(sequence.root) and num_full <= self.num_free else 0
 
     def take_in(self, node: "CachedBlock", block: int) -> bool:
         """The pool evicts this node from `block`: whether it is stored."""
-        next_use = self.next_use(node.hash)
-        if next_use is None:
+        use = self._use_of(node)
+        if use is None:
             return False
         if not is_storable(node.root) or not self.costs.host_pays(self._block_size):
             return False
-        if not self.host.free and not self._push_out_last(next_use):
+        if not self.host.free and not self._push_out_last(use):
             self.counts.num_dropped += 1
             return False
-        frame = self.host.take(node, next_use)
+        frame = self.host.take(node, use)
         self._moves.append(BlockMove(MoveKind.SAVE, block, frame))
         self.counts.num_saved += 1
         self._note_use()
@@ -151,30 +161,26 @@ class MemoryTiers:
         self.on_drop(node)
 
     def reconsider(self, node: "CachedBlock") -> None:
-        """The next use of a stored node has changed."""
-        next_use = self.next_use(node.hash)
-        if next_use is None:
+        """A use of a stored node is over, or has come: nothing is stored without one."""
+        if self.next_use(node.hash) is None:
             self.drop(node)
-            return
-        node.place.tier.queue.remove(node)
-        node.place.tier.queue.add(node, next_use)
 
     # --- between host memory and disk ---
 
-    def _push_out_last(self, next_use: int) -> bool:
-        """Empty a place of the host tier for what is used then, where none is free: the one that is needed last goes to disk. Where
-        that has no room, it is dropped, unless what is to come is needed later still.
+    def _push_out_last(self, use: int) -> bool:
+        """Empty a place of the host tier for what is needed then, where none is free: the one that is needed last goes to disk.
+        Where that has no room, it is dropped, unless what is to come is needed later still.
         """
         if not len(self.host.queue):
             return False
         last = self.host.queue.first()
         if self._write(last):
             return True
-        return self._drop_later(self.host, next_use)
+        return self._drop_later(self.host, use)
 
-    def _drop_later(self, tier: Tier, next_use: int) -> bool:
+    def _drop_later(self, tier: Tier, use: int) -> bool:
         """Drop the one of a tier that is needed last, if that is later than this."""
-        if not len(tier.queue) or self.next_use(tier.queue.first().hash) <= next_use:
+        if not len(tier.queue) or self._use_of(tier.queue.first()) <= use:
             return False
         self.counts.num_dropped += 1
         self.drop(tier.queue.first())
@@ -184,12 +190,12 @@ class MemoryTiers:
         """Move it from host memory to disk; whether there is room, and it is worth it."""
         if not self.costs.disk_pays(self._block_size):
             return False
-        next_use = self.next_use(node.hash)
-        if not self.disk.free and not self._drop_later(self.disk, next_use):
+        use = self._use_of(node)
+        if not self.disk.free and not self._drop_later(self.disk, use):
             return False
         frame = node.place.index
         self.give_up(node)
-        slot = self.disk.take(node, next_use)
+        slot = self.disk.take(node, use)
         self._moves.append(BlockMove(MoveKind.WRITE, frame, slot))
         self.counts.num_written += 1
         self._note_use()
@@ -208,21 +214,21 @@ class MemoryTiers:
                 return
             if node.place.tier is not self.disk:
                 continue
-            next_use = self.next_use(node.hash)
-            if len(self.host.free) <= self._num_kept_free and not self._is_before_last(next_use):
+            if len(self.host.free) <= self._num_kept_free and not self._is_before_last(node):
                 return
-            if not self.host.free and not self._push_out_last(next_use):
+            use = self._use_of(node)
+            if not self.host.free and not self._push_out_last(use):
                 return
             slot = node.place.index
             self.give_up(node)
-            frame = self.host.take(node, next_use)
+            frame = self.host.take(node, use)
             self._moves.append(BlockMove(MoveKind.READ, slot, frame))
             self.counts.num_read += 1
             self._note_use()
 
-    def _is_before_last(self, next_use: int) -> bool:
-        """Whether something in host memory is needed later than this."""
-        return len(self.host.queue) > 0 and self.next_use(self.host.queue.first().hash) > next_use
+    def _is_before_last(self, node: "CachedBlock") -> bool:
+        """Whether something in host memory is needed later, and not by the same sequence."""
+        return len(self.host.queue) > 0 and self.next_use(self.host.queue.first().hash) > self.next_use(node.hash)
 
     def _note_use(self) -> None:
         counts = self.counts

@@ -36,6 +36,7 @@ class CachedBlock:
     hash: bytes | None  # None for an open block: its owner still appends to it
     tokens: tuple[int, ...]  # at most block_size
     root: Root  # of its whole branch
+    depth: int  # blocks that it follows
     block: int | None = None
     place: TierPlace | None = None
 
@@ -177,14 +178,14 @@ class PrefixCache:
         """
         self._drop_open(block)
         above = self._by_block[parent] if isinstance(parent, int) else parent
-        root = above.root if isinstance(above, CachedBlock) else above
+        root, depth = (above.root, above.depth + 1) if isinstance(above, CachedBlock) else (above, 0)
         if len(tokens) < self._pool.block_size:
-            self._place(CachedBlock(above, None, tokens, root), block)
+            self._place(CachedBlock(above, None, tokens, root, depth), block)
             return block
         key = block_hash or self._hash(above, tokens)
         existing = self._by_hash.get(key)
         if existing is None:
-            self._by_hash[key] = node = CachedBlock(above, key, tokens, root)
+            self._by_hash[key] = node = CachedBlock(above, key, tokens, root, depth)
             self._place(node, block)
             return block
         if existing.parent != above or existing.tokens != tokens:

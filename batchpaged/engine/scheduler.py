@@ -22,7 +22,7 @@ from batchpaged.engine.future_uses import FutureUses
 from batchpaged.engine.in_flight import InFlight
 from batchpaged.engine.memory_tiers import MemoryTiers
 from batchpaged.engine.prefix_cache import PrefixCache
-from batchpaged.engine.sequence import BeamGroup, FinishReason, Sequence, Status, TokenCounts
+from batchpaged.engine.sequence import BeamGroup, FinishReason, Sequence, Status, TokenCounts, is_storable
 from batchpaged.engine.sequence_groups import SequenceGroups
 from batchpaged.engine.step import BlockCopy, Sampled, StepPlan
 from batchpaged.engine.step_builder import StepBuilder
@@ -244,10 +244,12 @@ class Scheduler:
         return is_restored or self._is_decoding(sequence)
 
     def _num_there(self, is_careful: bool) -> int:
-        """Blocks that running sequences can take; to be careful is to evict none that is needed, unless it can be stored."""
+        """Blocks that running sequences can take; to be careful is to evict none that is needed, unless it can be stored, as
+        blocks of all rows can or of none: what rows want besides is the same for a pipeline's.
+        """
         if not is_careful:
             return self.pool.num_available
-        num_storable = 0 if self.tiers is None else self.tiers.num_free
+        num_storable = self.tiers.num_free if self.tiers is not None and is_storable(self.running[-1].root) else 0
         return min(self.pool.num_spare + num_storable, self.pool.num_available)
 
     def _is_decoding(self, sequence: Sequence) -> bool:

@@ -27,13 +27,17 @@ class DiskSlots:
 
     def write(self, slot: int, row: np.ndarray) -> None:
         """row: uint8 [block_bytes]. Raises OSError; the slot is lost then."""
-        self._digests.pop(slot, None)
+        self.lose(slot)
         digest = xxhash.xxh3_64_intdigest(row)
         left, offset = memoryview(row), slot * self._block_bytes
         while left:
             num_bytes = os.pwrite(self._file.fileno(), left, offset)
             left, offset = left[num_bytes:], offset + num_bytes
         self._digests[slot] = digest
+
+    def lose(self, slot: int) -> None:
+        """What it should hold is not there to be written."""
+        self._digests.pop(slot, None)
 
     def read(self, slot: int, row: np.ndarray) -> None:
         """Into row, uint8 [block_bytes]. Raises LostBlockError if that is not what was written."""

@@ -7,6 +7,7 @@ place that it empties, waits for it.
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 
 import torch
 
@@ -60,7 +61,10 @@ class TierStore:
             job.exception()
 
     def _start(self, move: BlockMove) -> None:
-        frame, do = (move.source, self._write) if move.kind is MoveKind.WRITE else (move.target, self._read)
+        if move.kind is MoveKind.WRITE:
+            frame, do = move.source, partial(self._write, filled_by=self._jobs.get(move.source))
+        else:
+            frame, do = move.target, self._read
         self._jobs[frame] = self._thread.submit(do, move, self._frames.wait_for_use(frame))
 
     def _row(self, load: BlockMove) -> torch.Tensor:
@@ -75,8 +79,12 @@ class TierStore:
 
     # --- in the disk's thread ---
 
-    def _write(self, move: BlockMove, wait_for_use: Callable[[], None]) -> None:
+    def _write(self, move: BlockMove, wait_for_use: Callable[[], None], filled_by: Future[None] | None) -> None:
+        """`filled_by`: the read, if it was one; where that has failed, a slot with a good checksum would hide it."""
         wait_for_use()
+        if filled_by is not None and filled_by.exception() is not None:
+            self._disk.lose(move.target)
+            return
         try:
             self._disk.write(move.target, self._frames.rows[move.source].numpy())
         except OSError:  # full, or gone: what it holds may be read yet, but nothing more is given to it

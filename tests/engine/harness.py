@@ -70,9 +70,9 @@ class Harness:
         self.started: deque[tuple[StepPlan, Callable[[], Sampled]]] = deque()
         self.on_plan: Callable[[StepPlan], None] = lambda plan: None
 
-    def add(self, prompt: Prompt[int], max_tokens: int, **more: Any) -> Sequence:
+    def add(self, prompt: Prompt[int], max_tokens: int, prompt_logprobs: int | None = None, **more: Any) -> Sequence:
         """Raises RowError as the scheduler does. `more`: fields of the sequence."""
-        params = SamplingParams(max_tokens=max_tokens)
+        params = SamplingParams(max_tokens=max_tokens, prompt_logprobs=prompt_logprobs)
         sequence = Sequence(len(self.sequences), list(prompt), len(prompt), params, seed=0, **more)
         self.scheduler.add(sequence)
         self.sequences.append(sequence)

@@ -164,6 +164,15 @@ def test_lower_tiers_are_as_large_as_the_pipeline_says_and_measured(tmp_path: Pa
     Reference("llama", prompts, 6).check([output.token_ids for output in outputs])
 
 
+def test_costs_are_measured_with_what_there_is_room_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tier_build, "_seconds", lambda do: (do(), 6.0)[1])
+    folder = save_tiny(tmp_path / "model")
+    few = build_from(folder, host_cache=2, disk_cache=1, max_batch_tokens=50).scheduler.tiers.costs
+    assert (few.token, few.save, few.load, few.read) == (6 / 50, 3, 3, 6)
+    many = build_from(folder, host_cache=100, kv_cache=4, block_size=8).scheduler.tiers.costs
+    assert (many.token, many.save, many.load) == (6 / 32, 6 / 4, 6 / 4), "of a KV cache of 4 blocks"
+
+
 def tiny_layers(folder: Path) -> tuple[LayerShape, ...]:
     return tuple(layer.shape for layer in attention_layers(AutoModelForCausalLM.from_pretrained(folder)))
 

@@ -5,11 +5,15 @@ from collections import Counter
 from collections.abc import Callable
 
 import pytest
-from engine.harness import Harness, Settings, prefix_tree
+from engine.harness import Harness, Settings, free_moves, prefix_tree
 from engine.test_sequence_groups import Groups, random_rows
 from fake_model import FakeRunner
 from hypothesis import event, given, settings, strategies as st
 
+from batchpaged.engine.memory_tiers import MemoryTiers, Tier, TierCounts
+from batchpaged.engine.prefix_cache import CachedBlock
+from batchpaged.engine.sampling_params import SamplingParams
+from batchpaged.engine.sequence import Sequence
 from batchpaged.engine.step import BlockMove, MoveKind, StepPlan
 from batchpaged.errors import RowError
 from batchpaged.tiers.costs import TierCosts
@@ -43,7 +47,19 @@ def test_any_run_with_tiers_equals_one_prompt_at_a_time(engine: Settings, seed: 
             harness.step()
     harness.run()
     harness.check_outputs()
+    check_counts(harness, kinds)
     event(f"loaded: {kinds[MoveKind.LOAD] > 0}, from disk: {kinds[MoveKind.READ] + kinds[MoveKind.LOAD_FROM_DISK] > 0}")
+
+
+def check_counts(harness: Harness, kinds: Counter[MoveKind]) -> None:
+    """They are those of the moves that were planned."""
+    counts = harness.tiers.counts
+    assert counts.num_saved == kinds[MoveKind.SAVE] and counts.num_written == kinds[MoveKind.WRITE]
+    assert counts.num_loaded == kinds[MoveKind.LOAD] + kinds[MoveKind.LOAD_FROM_DISK]
+    assert counts.num_read == kinds[MoveKind.READ] + kinds[MoveKind.LOAD_FROM_DISK]
+    assert counts.most_in_host == min(counts.num_saved, counts.most_in_host, harness.tiers.host.num_places)
+    assert counts.most_on_disk == min(counts.num_written, counts.most_on_disk, harness.tiers.disk.num_places)
+    assert (counts.most_in_host > 0, counts.most_on_disk > 0) == (counts.num_saved > 0, counts.num_written > 0)
 
 
 def random_schedule(seed: int) -> tuple[Groups, Counter[MoveKind]]:
@@ -123,6 +139,34 @@ def test_only_what_is_sooner_than_computing_is_moved(costs: TierCosts, expected:
     assert (num_swaps > 0) == bool(expected)
 
 
+@pytest.mark.parametrize(
+    ("costs", "prompt_logprobs"),
+    [(TierCosts(token=1.0, save=2.0, load=2.5), None), (TierCosts(token=1.0, save=0.0, load=0.0, read=0.0), 1)],
+    ids=["too slow", "of what they do not hold"],
+)
+def test_tiers_that_take_nothing_change_no_step(costs: TierCosts, prompt_logprobs: int | None) -> None:
+    """Above all, nothing that is needed is evicted because they seem to have room."""
+    num_preemptions = 0
+    for seed in range(20):
+        without, having = (Harness(Settings(14, 4, 16, 100, costs=costs, **more)) for more in ({}, {"num_frames": 30}))
+        assert steps(without, seed, prompt_logprobs) == steps(having, seed, prompt_logprobs)
+        assert having.tiers.counts == TierCounts()
+        num_preemptions += having.scheduler.num_preemptions
+    assert num_preemptions > 5
+
+
+def steps(harness: Harness, seed: int, prompt_logprobs: int | None) -> list[StepPlan]:
+    """Of prompts in planned order."""
+    plans: list[StepPlan] = []
+    harness.on_plan = plans.append
+    rng = random.Random(seed)
+    for prompt in sorted(prefix_tree(rng, 25)):
+        harness.add(prompt, rng.randint(10, 30), prompt_logprobs)
+    harness.run()
+    harness.check_outputs()
+    return plans
+
+
 def test_of_stored_blocks_the_leading_ones_that_gain_most_are_loaded() -> None:
     """With a disk slower than computing, those behind a block on disk may still make up for it."""
     harness = Harness(Settings(num_frames=4, num_disk_slots=4, costs=TierCosts(token=1.0, save=0.0, load=1.0, read=5.0)))
@@ -140,6 +184,87 @@ class _Stored:
     def __init__(self, tier: object) -> None:
         self.place = self
         self.tier = tier
+
+
+@pytest.mark.parametrize(
+    ("room", "num_tokens", "num_cached", "expected"),
+    [
+        ({"num_frames": 5}, 21, 5, 5),
+        ({"num_frames": 5}, 21, 3, 3),  # what is not cached cannot be found
+        ({"num_frames": 5}, 20, 5, 4),  # the last token is computed again, whatever is there
+        ({"num_frames": 4}, 21, 5, 0),
+        ({"num_frames": 3, "num_disk_slots": 2}, 21, 5, 5),
+        ({"num_frames": 3, "num_disk_slots": 2, "costs": TierCosts(token=1.0, save=0.0, load=1.0, read=3.0)}, 21, 5, 0),
+        ({"num_frames": 5, "costs": TierCosts(token=1.0, save=2.0, load=2.0)}, 21, 5, 0),
+    ],
+)
+def test_a_preempted_sequence_is_swapped_where_there_is_room(
+    room: dict[str, object], num_tokens: int, num_cached: int, expected: int
+) -> None:
+    tiers = Harness(Settings(block_size=4, **room)).tiers
+    for prompt_logprobs, num_kept in ((None, expected), (1, 0)):
+        params = SamplingParams(max_tokens=9, prompt_logprobs=prompt_logprobs)
+        sequence = Sequence(0, [1] * num_tokens, 13, params, seed=0, num_cached_blocks=num_cached)
+        assert tiers.num_to_swap(sequence) == num_kept
+
+
+def test_a_place_that_was_given_up_last_is_taken_last() -> None:
+    """It may still be read or written: who takes it has to wait for that."""
+    tier, nodes = Tier(3), [CachedBlock(None, bytes([i]), (i,), None, 0) for i in range(4)]
+    assert [tier.take(node, 1) for node in nodes[:2]] == [0, 1]
+    MemoryTiers(1, 0, 4, free_moves()).give_up(nodes[0])
+    assert [tier.take(node, 1) for node in nodes[2:]] == [2, 0]
+
+
+@pytest.mark.parametrize(
+    ("num_frames", "num_disk_slots", "num_in_host", "num_stored"),
+    [
+        (1, 0, 1, 1),
+        (4, 0, 4, 4),
+        (2, 3, 2, 5),
+        (8, 0, 8, 8),
+        (10, 3, 9, 10),  # one frame in eight is kept free
+        (11, 3, 10, 10),
+    ],
+)
+def test_where_a_prompt_does_not_fit_its_beginning_is_kept(
+    num_frames: int, num_disk_slots: int, num_in_host: int, num_stored: int
+) -> None:
+    """Its end is worth nothing without; and it is the end that is evicted first."""
+    harness = Harness(Settings(12, 4, 64, max_sequences=1, num_frames=num_frames, num_disk_slots=num_disk_slots))
+    kinds = counting(harness)
+    prompt = [1 + i % 7 for i in range(40)]
+    for given in ([*prompt, 1], [9] * 45, [*prompt, 2]):
+        sequence = harness.add(given, 1)
+    harness.run()
+    harness.check_outputs()
+    assert sequence.num_cached_tokens == 4 * num_stored
+    assert kinds[MoveKind.LOAD] == num_in_host and kinds[MoveKind.READ] == 0, "nothing is exchanged for what is used with it"
+
+
+@pytest.mark.parametrize(
+    ("num_disk_slots", "uses", "in_host", "on_disk", "num_dropped"),
+    [
+        (0, [5, 3], [5, 3], [], 0),
+        (0, [5, 3, 9], [5, 3], [], 1),  # what comes is needed last
+        (0, [5, 3, 5], [5, 3], [], 1),
+        (0, [5, 3, 9, 1], [3, 1], [], 2),
+        (1, [5, 3, 9], [9, 3], [5], 0),  # to disk leads no way but this
+        (1, [5, 3, 9, 1], [3, 1], [5], 1),
+        (1, [9, 8, 7, 6], [7, 6], [8], 1),
+    ],
+)
+def test_what_is_needed_last_is_pushed_out(
+    num_disk_slots: int, uses: list[int], in_host: list[int], on_disk: list[int], num_dropped: int
+) -> None:
+    """Two frames, and blocks that are evicted in this order, named by when they are used next."""
+    tiers, dropped = MemoryTiers(2, num_disk_slots, 4, free_moves()), []
+    tiers.next_use = lambda block_hash: block_hash[0]
+    tiers.on_drop = dropped.append
+    taken = [tiers.take_in(CachedBlock(None, bytes([use]), (use,), None, 0), use) for use in uses]
+    found = [[node.hash[0] for node in tier.queue.in_order()] for tier in (tiers.host, tiers.disk)]
+    assert found == [in_host, on_disk]
+    assert tiers.counts.num_dropped == num_dropped == len(dropped) + taken.count(False)
 
 
 def test_a_swapped_sequence_computes_no_full_block_again() -> None:

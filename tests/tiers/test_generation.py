@@ -5,11 +5,13 @@ import random
 
 import numpy as np
 import pytest
+import torch
 from engine.real_engine import Limits, Reference, build_engine, completions
 from tiny_models import tiny_model
 
 from batchpaged.engine.engine import Engine
 from batchpaged.engine.sampling_params import SamplingParams
+from batchpaged.engine.step import BlockCopy, BlockMove, MoveKind, StepPlan
 from batchpaged.tiers.disk import DiskSlots, LostBlockError
 
 NUM_TOKENS = 8
@@ -40,6 +42,17 @@ def test_a_tenth_of_the_cache_gives_the_same_completions(name: str) -> None:
     computed = {how: engine.scheduler.counts.prefilled for how, engine in engines.items()}
     assert computed["swapped"] < computed["recomputed"] and computed["on disk"] < computed["recomputed"]
     assert engines["on disk"].scheduler.tiers.counts.num_read > 0
+
+
+def test_a_step_saves_before_it_copies_and_loads_after() -> None:
+    """Two blocks change places: each is read before it is written."""
+    runner = build_engine(tiny_model("llama"), Limits(num_blocks=4, block_size=4, num_frames=1))._runner
+    tensors = [part.tensor for part in runner.backend.parts()]  # [num_kv_heads, num_blocks, block_size, dim]
+    for tensor in tensors:
+        tensor.copy_(torch.arange(4.0)[None, :, None, None].expand_as(tensor))
+    moves, loads = (BlockMove(MoveKind.SAVE, 1, 0),), (BlockMove(MoveKind.LOAD, 0, 2),)
+    runner._move_blocks(StepPlan((), (), (), (), (BlockCopy(2, 1, 4),), (), moves, loads))
+    assert all(tensor[0, :, 0, 0].tolist() == [0, 2, 1, 3] for tensor in tensors)
 
 
 def preempting(engine: Engine) -> Engine:

@@ -1,9 +1,11 @@
 """Blocks of every backend's cache come back as they were, through host memory and disk, whatever order things take."""
 
+import itertools
 import random
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,6 +16,7 @@ from batchpaged.attention.layer_shape import LayerShape
 from batchpaged.attention.reference import TorchAttention
 from batchpaged.attention.triton import TritonAttention
 from batchpaged.engine.step import BlockMove, MoveKind
+from batchpaged.tiers import store as tiers_store
 from batchpaged.tiers.costs import TierCosts
 from batchpaged.tiers.disk import DiskSlots, LostBlockError
 from batchpaged.tiers.frames import HostFrames
@@ -60,7 +63,9 @@ def move(kind: MoveKind, source: int, target: int) -> BlockMove:
 def test_a_block_comes_back_in_another_one_with_all_that_belongs_to_it(name: str, tmp_path: Path) -> None:
     backend = filled(BACKENDS[name]())
     before = [content(backend, block) for block in range(NUM_BLOCKS)]
-    assert sum(part.block_bytes for part in backend.parts()) == sum(tensor.numel() for tensor in before[0])
+    num_bytes, is_quantised = 4 if name == "cpu" else 2, name.endswith("8")
+    in_all = BLOCK_SIZE * sum(layer.num_bytes(num_bytes, is_quantised) for layer in LAYERS)  # scales among them
+    assert in_all == sum(part.block_bytes for part in backend.parts()) == sum(tensor.numel() for tensor in before[0])
     store = make_store(backend, tmp_path)
     store.move([move(MoveKind.SAVE, 1, 2), move(MoveKind.SAVE, 4, 0), move(MoveKind.WRITE, 0, 3)])
     store.load([move(MoveKind.LOAD, 2, 5), move(MoveKind.LOAD_FROM_DISK, 3, 0)])
@@ -109,6 +114,21 @@ def test_a_block_read_ahead_in_vain_is_missed_when_it_is_loaded(tmp_path: Path) 
     assert is_same(content(backend, 0), before[3])
 
 
+def test_what_could_not_be_read_ahead_is_not_written_again_as_if_it_were_good(tmp_path: Path) -> None:
+    """Two moves that were planned before anybody knew."""
+    backend = filled(BACKENDS["cpu"]())
+    before = [content(backend, block) for block in range(NUM_BLOCKS)]
+    store = make_store(backend, tmp_path)
+    store.move([move(MoveKind.READ, 4, 2), move(MoveKind.WRITE, 2, 1), move(MoveKind.SAVE, 1, 2), move(MoveKind.WRITE, 2, 0)])
+    with pytest.raises(LostBlockError):
+        store.load([move(MoveKind.LOAD_FROM_DISK, 1, 5)])
+    store.load([move(MoveKind.LOAD_FROM_DISK, 0, 5)])  # what was saved in between is as it was
+    assert is_same(content(backend, 5), before[1])
+    store.move([move(MoveKind.READ, 4, 2), move(MoveKind.SAVE, 3, 2)])  # nor does it matter to what comes in its place
+    store.load([move(MoveKind.LOAD, 2, 5)])
+    assert is_same(content(backend, 5), before[3])
+
+
 def test_a_full_disk_gets_nothing_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(self: DiskSlots, slot: int, row: object) -> None:
         raise OSError(28, "No space left on device")
@@ -131,3 +151,15 @@ def test_waiting_for_a_slow_disk_counts_against_it(tmp_path: Path, monkeypatch: 
     waited = costs.wait
     store.move([move(MoveKind.SAVE, 1, 1)])
     assert costs.wait < waited, "and is forgotten where nobody waits"
+
+
+def test_costs_are_means_of_a_block_and_follow_what_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = itertools.count(0, 2)
+    monkeypatch.setattr(tiers_store, "time", SimpleNamespace(perf_counter=clock.__next__))  # everything takes 2 s
+    costs = TierCosts(1.0, 0.0, 0.0, read=7.0)
+    store = make_store(filled(BACKENDS["cpu"]()), tmp_path, costs)
+    store.move([move(MoveKind.SAVE, 1, 0), move(MoveKind.SAVE, 2, 1)])
+    assert costs.wait == pytest.approx(0.2 * 1.0), "a fifth of what each of the two took"
+    store.move([move(MoveKind.WRITE, 0, 3)])
+    store.load([move(MoveKind.LOAD_FROM_DISK, 3, 5)])
+    assert costs.read == pytest.approx(0.8 * 7.0 + 0.2 * 2.0)
