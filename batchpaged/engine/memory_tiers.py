@@ -259,7 +259,6 @@ class MemoryTiers:
         -> nodes whose blocks it should have filled, the last one first
         """
         loading = self._loading[::-1]
-        self._moves, self._loads = [], []
         self.start()
         for tier in (self.host, self.disk):
             while len(tier.queue):

@@ -257,14 +257,83 @@ def test_where_a_prompt_does_not_fit_its_beginning_is_kept(
 def test_what_is_needed_last_is_pushed_out(
     num_disk_slots: int, uses: list[int], in_host: list[int], on_disk: list[int], num_dropped: int
 ) -> None:
-    """Two frames, and blocks that are evicted in this order, named by when they are used next."""
-    tiers, dropped = MemoryTiers(2, num_disk_slots, 4, free_moves()), []
-    tiers.next_use = lambda block_hash: block_hash[0]
+    """Two frames, and blocks that are evicted in this order."""
+    tiers, dropped = tiers_alone(2, num_disk_slots), []
     tiers.on_drop = dropped.append
-    taken = [tiers.take_in(CachedBlock(None, bytes([use]), (use,), None, 0), use) for use in uses]
-    found = [[node.hash[0] for node in tier.queue.in_order()] for tier in (tiers.host, tiers.disk)]
-    assert found == [in_host, on_disk]
+    taken = [tiers.take_in(used_at(use), use) for use in uses]
+    assert content(tiers) == (in_host, on_disk)
     assert tiers.counts.num_dropped == num_dropped == len(dropped) + taken.count(False)
+
+
+def tiers_alone(num_frames: int, num_disk_slots: int, read: float = 0.0) -> MemoryTiers:
+    """Nodes are named by when they are used next."""
+    tiers = MemoryTiers(num_frames, num_disk_slots, 4, TierCosts(token=1.0, save=0.0, load=0.0, read=read))
+    tiers.next_use = lambda block_hash: block_hash[0]
+    return tiers
+
+
+def used_at(use: int, root: str | None = None) -> CachedBlock:
+    return CachedBlock(root, bytes([use]), (use,), root, 0)
+
+
+def content(tiers: MemoryTiers) -> tuple[list[int], list[int]]:
+    """(in host memory, on disk), what is needed last in front."""
+    in_host, on_disk = ([node.hash[0] for node in tier.queue.in_order()] for tier in (tiers.host, tiers.disk))
+    return in_host, on_disk
+
+
+def test_what_no_tier_can_take_is_refused() -> None:
+    tiers = tiers_alone(1, 1, read=9.0)
+    private = Sequence(0, [1], 1, SamplingParams(prompt_logprobs=1), seed=0)
+    assert not tiers.take_in(used_at(5, private.root), 0)
+    assert tiers.take_in(used_at(5), 0) and tiers.take_in(used_at(3), 1)
+    assert content(tiers) == ([3], []), "the disk is too slow"
+    tiers.hold(tiers.host.queue.in_order())
+    assert not tiers.take_in(used_at(1), 2), "all places are about to be loaded from"
+
+
+def test_what_is_needed_sooner_is_read_ahead_and_changes_places() -> None:
+    tiers, nodes = tiers_alone(2, 2), {use: used_at(use) for use in (5, 3, 9)}
+    for use, node in nodes.items():
+        tiers.take_in(node, use)
+    assert content(tiers) == ([9, 3], [5])
+    for _ in range(2):
+        tiers.read_ahead([nodes[5]])
+        assert content(tiers) == ([5, 3], [9])
+        tiers.read_ahead([nodes[9]])  # not sooner than anything
+
+
+def test_what_is_dropped_for_another_one_is_not_read_ahead() -> None:
+    tiers, nodes = tiers_alone(1, 2), {use: used_at(use) for use in (9, 5, 7)}
+    for use, node in nodes.items():
+        tiers.take_in(node, use)
+    assert content(tiers) == ([7], [9, 5])
+    tiers.read_ahead([nodes[5], nodes[9]])
+    assert content(tiers) == ([5], [7]) and nodes[9].place is None
+
+
+def test_what_has_become_slower_than_computing_is_not_loaded() -> None:
+    harness = Harness(Settings(12, 4, 64, max_sequences=1, num_frames=2, num_disk_slots=3))
+    kinds = counting(harness)
+    prompt = [1 + i % 7 for i in range(40)]
+    for given in ([*prompt, 1], [9] * 45, [*prompt, 2]):
+        sequence = harness.add(given, 1)
+    while harness.tiers.disk.num_used < 3:
+        harness.step()
+    harness.tiers.costs.read = 100.0
+    harness.run()
+    harness.check_outputs()
+    assert sequence.num_cached_tokens == 4 * 2 and kinds[MoveKind.LOAD_FROM_DISK] == 0
+
+
+def test_running_rows_take_blocks_that_can_be_stored_rather_than_be_preempted() -> None:
+    num_preemptions = [0, 0]
+    for seed in range(10):
+        for index, num_frames in enumerate((0, 30)):
+            harness = Harness(Settings(14, 4, 16, 100, num_frames=num_frames))
+            steps(harness, seed, None)
+            num_preemptions[index] += harness.scheduler.num_preemptions
+    assert num_preemptions[1] < num_preemptions[0]
 
 
 def test_a_swapped_sequence_computes_no_full_block_again() -> None:
@@ -318,6 +387,7 @@ def test_what_is_lost_is_computed_again() -> None:
             except LostBlockError:
                 num_lost += 1
                 harness.scheduler.give_up()
+                assert harness.tiers.host.num_used == harness.tiers.disk.num_used == 0
             except MemoryError:
                 num_short += harness.scheduler.shrink(plan)
             else:
