@@ -109,6 +109,7 @@ class Harness:
         assert self.pool.num_available == self.pool.num_blocks
         if self.tiers is not None:
             assert self.tiers.host.num_used == self.tiers.disk.num_used == 0, "a block is stored that nobody needs"
+            assert not self.cache._stored_below, "it is forgotten, but not wholly"
 
     def check_writes(self, plan: StepPlan) -> None:
         """What is written lies in blocks that one table holds, and that nobody can share as full blocks."""

@@ -136,10 +136,10 @@ def test_a_full_disk_gets_nothing_more(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(DiskSlots, "write", full)
     costs = TierCosts(1.0, 0.0, 0.0, 0.0)
     store = make_store(filled(BACKENDS["cpu"]()), tmp_path, costs)
-    store.move([move(MoveKind.SAVE, 1, 0), move(MoveKind.WRITE, 0, 3)])
+    store.move([move(MoveKind.SAVE, 1, 0), move(MoveKind.WRITE, 0, 3), move(MoveKind.SAVE, 2, 0)])  # which waits for the write
+    assert costs.has_disk_failed
     with pytest.raises(LostBlockError):
         store.load([move(MoveKind.LOAD_FROM_DISK, 3, 5)])
-    assert costs.has_disk_failed
 
 
 def test_waiting_for_a_slow_disk_counts_against_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
