@@ -193,6 +193,8 @@ class MemoryTiers:
         use = self._use_of(node)
         if not self.disk.free and not self._drop_later(self.disk, use):
             return False
+        if node.place is None:  # what was dropped for it was above it: where hashes collide, a child may be needed sooner
+            return True
         frame = node.place.index
         self.give_up(node)
         slot = self.disk.take(node, use)
@@ -217,7 +219,7 @@ class MemoryTiers:
             if len(self.host.free) <= self._num_kept_free and not self._is_before_last(node):
                 return
             use = self._use_of(node)
-            if not self.host.free and not self._push_out_last(use):
+            if not self.host.free and not self._push_out_last(use) or node.place is None:  # see _write
                 return
             slot = node.place.index
             self.give_up(node)

@@ -312,6 +312,22 @@ def test_what_is_dropped_for_another_one_is_not_read_ahead() -> None:
     assert content(tiers) == ([5], [7]) and nodes[9].place is None
 
 
+def test_a_block_may_go_with_the_one_that_was_to_make_room_for_it() -> None:
+    """As where hashes collide: below the block that is needed last is one that is needed soon."""
+    tiers, nodes = tiers_alone(1, 2), {use: used_at(use) for use in (9, 5, 7)}
+    for use, node in nodes.items():
+        tiers.take_in(node, use)
+    tiers.on_drop = lambda dropped: tiers.drop(nodes[5]) if dropped is nodes[9] else None
+    tiers.read_ahead([nodes[5]])
+    assert content(tiers) == ([], [7])
+    tiers, nodes = tiers_alone(1, 1), {use: used_at(use) for use in (9, 7)}
+    for use, node in nodes.items():
+        tiers.take_in(node, use)
+    tiers.on_drop = lambda dropped: tiers.drop(nodes[7]) if dropped is nodes[9] else None
+    assert tiers.take_in(used_at(3), 0)
+    assert content(tiers) == ([3], [])
+
+
 def test_what_has_become_slower_than_computing_is_not_loaded() -> None:
     harness = Harness(Settings(12, 4, 64, max_sequences=1, num_frames=2, num_disk_slots=3))
     kinds = counting(harness)
