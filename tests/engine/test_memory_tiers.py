@@ -328,7 +328,8 @@ def test_a_block_may_go_with_the_one_that_was_to_make_room_for_it() -> None:
     assert content(tiers) == ([3], [])
 
 
-def test_what_has_become_slower_than_computing_is_not_loaded() -> None:
+@pytest.mark.parametrize(("slow", "num_loaded"), [("read", 2), ("load", 0)])
+def test_what_has_become_slower_than_computing_is_not_loaded(slow: str, num_loaded: int) -> None:
     harness = Harness(Settings(12, 4, 64, max_sequences=1, num_frames=2, num_disk_slots=3))
     kinds = counting(harness)
     prompt = [1 + i % 7 for i in range(40)]
@@ -336,10 +337,10 @@ def test_what_has_become_slower_than_computing_is_not_loaded() -> None:
         sequence = harness.add(given, 1)
     while harness.tiers.disk.num_used < 3:
         harness.step()
-    harness.tiers.costs.read = 100.0
+    setattr(harness.tiers.costs, slow, 100.0)
     harness.run()
     harness.check_outputs()
-    assert sequence.num_cached_tokens == 4 * 2 and kinds[MoveKind.LOAD_FROM_DISK] == 0
+    assert sequence.num_cached_tokens == 4 * num_loaded and kinds[MoveKind.LOAD_FROM_DISK] == 0
 
 
 def test_running_rows_take_blocks_that_can_be_stored_rather_than_be_preempted() -> None:
