@@ -6,6 +6,7 @@ from typing import Protocol
 
 import torch
 
+from batchpaged.attention.block_part import BlockPart
 from batchpaged.engine.step import BlockCopy, StepPlan
 
 
@@ -17,34 +18,6 @@ class AttentionParams:
     sliding_window: int | None  # a query sees this many newest positions, itself included
     softcap: float | None  # scores become softcap * tanh(score / softcap)
     sinks: torch.Tensor | None  # [num_heads]: a logit per head that takes part in the softmax and carries no value
-
-
-@dataclass(frozen=True)
-class BlockPart:
-    """A tensor of a KV cache, of which every block has a share: one step along `axis`."""
-
-    tensor: torch.Tensor
-    axis: int
-
-    @property
-    def block_bytes(self) -> int:
-        return self.tensor.nbytes // self.tensor.shape[self.axis]
-
-    def read(self, blocks: torch.Tensor) -> torch.Tensor:
-        """blocks int64 [n] -> uint8 [n, block_bytes]"""
-        share = self._bits.index_select(self.axis, blocks).movedim(self.axis, 0)
-        return share.reshape(len(blocks), -1).view(torch.uint8)
-
-    def write(self, blocks: torch.Tensor, content: torch.Tensor) -> None:
-        """blocks int64 [n], content uint8 [n, block_bytes]"""
-        bits = self._bits
-        shape = [len(blocks), *(size for axis, size in enumerate(bits.shape) if axis != self.axis)]
-        bits.index_copy_(self.axis, blocks, content.contiguous().view(bits.dtype).view(shape).movedim(0, self.axis))
-
-    @property
-    def _bits(self) -> torch.Tensor:
-        """Torch has no indexed operations for float8."""
-        return self.tensor.view(torch.uint8) if self.tensor.dtype is torch.float8_e4m3fn else self.tensor
 
 
 class AttentionBackend(Protocol):

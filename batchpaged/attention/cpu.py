@@ -5,7 +5,8 @@ from dataclasses import dataclass, fields
 import numpy as np
 import torch
 
-from batchpaged.attention.backend import AttentionParams, BlockPart
+from batchpaged.attention.backend import AttentionParams
+from batchpaged.attention.block_part import BlockPart
 from batchpaged.attention.layer_shape import LayerShape
 from batchpaged.attention.memory import zeros_on_first_use
 from batchpaged.attention.plan import WorkItem, plan_attention

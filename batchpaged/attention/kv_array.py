@@ -5,6 +5,7 @@ from typing import Literal
 
 import torch
 
+from batchpaged.attention.block_part import bits_of
 from batchpaged.attention.memory import zeros_on_first_use
 from batchpaged.kernels.triton.kv_reference import dequantise, quantise
 
@@ -35,11 +36,11 @@ class KvArray:
         else:
             new, scale = quantise(new, self.numbers.dtype)
             self.scales.flatten(1, 2).index_copy_(1, slots, scale)
-        _bits(self.numbers).flatten(1, 2).index_copy_(1, slots, _bits(new))
+        bits_of(self.numbers).flatten(1, 2).index_copy_(1, slots, bits_of(new))
 
     def gather(self, blocks: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """-> [num_kv_heads, len(blocks), block_size, dim] in `dtype`"""
-        numbers = _bits(self.numbers).index_select(1, blocks).view(self.numbers.dtype)
+        numbers = bits_of(self.numbers).index_select(1, blocks).view(self.numbers.dtype)
         if self.scales is not None:
             numbers = dequantise(numbers, self.scales.index_select(1, blocks))
         return numbers.to(dtype)
@@ -51,13 +52,8 @@ class KvArray:
     def copy(self, sources: torch.Tensor, targets: torch.Tensor) -> None:
         """Copy slots; all sources are read before a target is written."""
         for tensor in self.tensors():
-            slots = _bits(tensor).flatten(1, 2)
+            slots = bits_of(tensor).flatten(1, 2)
             slots[:, targets] = slots[:, sources]
-
-
-def _bits(x: torch.Tensor) -> torch.Tensor:
-    """Torch has no indexed operations for float8."""
-    return x.view(torch.uint8) if x.dtype is torch.float8_e4m3fn else x
 
 
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: str) -> torch.Tensor:

@@ -7,8 +7,9 @@ from functools import partial
 import numpy as np
 import torch
 
-from batchpaged.attention.backend import AttentionParams, BlockPart
+from batchpaged.attention.backend import AttentionParams
 from batchpaged.attention.batches import PaddedBatch, pad_into_batches
+from batchpaged.attention.block_part import BlockPart
 from batchpaged.attention.kv_array import KvArray, KvDtype
 from batchpaged.attention.layer_shape import LayerShape
 from batchpaged.attention.plan import WorkItem, plan_attention

@@ -5,7 +5,8 @@ from collections.abc import Hashable, Iterable
 import numpy as np
 import torch
 
-from batchpaged.attention.backend import AttentionParams, BlockPart
+from batchpaged.attention.backend import AttentionParams
+from batchpaged.attention.block_part import BlockPart
 from batchpaged.attention.kv_array import EIGHT_BITS, KvDtype
 from batchpaged.attention.layer_shape import LayerShape
 from batchpaged.attention.plan import WorkItem, plan_attention

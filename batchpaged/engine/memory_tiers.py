@@ -190,18 +190,20 @@ class MemoryTiers:
         """Move it from host memory to disk; whether there is room, and it is worth it."""
         if not self.costs.disk_pays(self._block_size):
             return False
-        use = self._use_of(node)
-        if not self.disk.free and not self._drop_later(self.disk, use):
+        if not self.disk.free and not self._drop_later(self.disk, self._use_of(node)):
             return False
         if node.place is None:  # what was dropped for it was above it: where hashes collide, a child may be needed sooner
             return True
-        frame = node.place.index
-        self.give_up(node)
-        slot = self.disk.take(node, use)
-        self._moves.append(BlockMove(MoveKind.WRITE, frame, slot))
+        self._transfer(node, self.disk, MoveKind.WRITE)
         self.counts.num_written += 1
-        self._note_use()
         return True
+
+    def _transfer(self, node: "CachedBlock", tier: Tier, kind: MoveKind) -> None:
+        """From the tier that it is in to a free place of the other one."""
+        source = node.place.index
+        self.give_up(node)
+        self._moves.append(BlockMove(kind, source, tier.take(node, self._use_of(node))))
+        self._note_use()
 
     def write_ahead(self) -> None:
         """Keep a share of the host tier free, as long as there is room on disk."""
@@ -218,15 +220,10 @@ class MemoryTiers:
                 continue
             if len(self.host.free) <= self._num_kept_free and not self._is_before_last(node):
                 return
-            use = self._use_of(node)
-            if not self.host.free and not self._push_out_last(use) or node.place is None:  # see _write
+            if not self.host.free and not self._push_out_last(self._use_of(node)) or node.place is None:  # see _write
                 return
-            slot = node.place.index
-            self.give_up(node)
-            frame = self.host.take(node, use)
-            self._moves.append(BlockMove(MoveKind.READ, slot, frame))
+            self._transfer(node, self.host, MoveKind.READ)
             self.counts.num_read += 1
-            self._note_use()
 
     def _is_before_last(self, node: "CachedBlock") -> bool:
         """Whether something in host memory is needed later, and not by the same sequence."""

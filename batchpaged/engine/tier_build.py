@@ -48,7 +48,8 @@ def build_tiers(runner: ModelRunner, config: "EngineConfig", num_blocks: int, ma
     except (RuntimeError, OSError, MemoryError) as error:  # a GPU's driver pins it, a CPU's system may limit it
         raise ModelError(f"engine.host_cache of {format_bytes(num_frames * block_bytes)} cannot be taken; lower it") from error
     disk = _disk(config, block_bytes)
-    costs = measure_costs(runner, frames, disk, min(num_blocks, max_model_len // config.block_size), config)
+    most_tokens = min(num_blocks * config.block_size, max_model_len, config.max_batch_tokens)
+    costs = measure_costs(runner, frames, disk, most_tokens, config.block_size)
     runner.tiers = TierStore(frames, disk, costs)
     return Tiers(num_frames, disk.num_slots if disk is not None else 0, costs)
 
@@ -78,16 +79,16 @@ def _num_places(key: str, size: str | int, block_bytes: int, free: int, where: s
 
 
 def measure_costs(
-    runner: ModelRunner, frames: HostFrames, disk: DiskSlots | None, most_blocks: int, config: "EngineConfig"
+    runner: ModelRunner, frames: HostFrames, disk: DiskSlots | None, most_tokens: int, block_size: int
 ) -> TierCosts:
-    """`most_blocks`: that a prompt can have."""
-    num_moved = min(MEASURED_BLOCKS, len(frames.rows), most_blocks)
+    """`most_tokens`: that a prompt's step can have."""
+    num_tokens = min(MEASURED_TOKENS, most_tokens)
+    num_moved = min(MEASURED_BLOCKS, len(frames.rows), -(-num_tokens // block_size))
     blocks = list(range(num_moved))
     rows = list(frames.rows[:num_moved])
     save = _seconds(lambda: frames.save(blocks, blocks))
     load = _seconds(lambda: frames.load(rows, blocks))
-    num_tokens = min(MEASURED_TOKENS, config.max_batch_tokens, most_blocks * config.block_size)
-    step = _seconds(lambda: runner.logits(_prefill(num_tokens, config.block_size), [num_tokens - 1]))
+    step = _seconds(lambda: runner.logits(_prefill(num_tokens, block_size), [num_tokens - 1]))
     costs = TierCosts(step / num_tokens, save / num_moved, load / num_moved)
     if disk is not None:
         costs.read = _disk_seconds(disk, rows[0])

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-
 _NEWEST = 0.2  # weight of the newest of some measurements
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import torch
 
-from batchpaged.attention.backend import BlockPart
+from batchpaged.attention.block_part import BlockPart
 from batchpaged.attention.memory import zeros_on_first_use
 from batchpaged.attention.upload import upload
 

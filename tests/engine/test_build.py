@@ -173,6 +173,13 @@ def test_costs_are_measured_with_what_there_is_room_for(tmp_path: Path, monkeypa
     assert (many.token, many.save, many.load) == (6 / 32, 6 / 4, 6 / 4), "of a KV cache of 4 blocks"
 
 
+def test_costs_are_measured_where_no_prompt_fills_a_block(tmp_path: Path) -> None:
+    resolved = ResolvedModel("tiny", save_tiny(tmp_path / "model"), "folder", "identity")
+    model, config = ModelConfig(id="tiny", max_model_len=9), EngineConfig(kv_cache=3, host_cache=2)
+    tiers = build_engine(resolved, model, config, "cpu", "run", num_threads=1).scheduler.tiers
+    assert tiers.costs.token > 0 and tiers.costs.save > 0
+
+
 def tiny_layers(folder: Path) -> tuple[LayerShape, ...]:
     return tuple(layer.shape for layer in attention_layers(AutoModelForCausalLM.from_pretrained(folder)))
 
