@@ -9,28 +9,17 @@ The host tier is the only one that is written from the pool. From it blocks go t
 and come back a little before their sequences do.
 """
 
-from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from batchpaged.engine.free_queue import FreeQueue
+from batchpaged.engine.cached_block import CachedBlock, Tier, TierPlace
 from batchpaged.engine.sequence import Sequence, is_storable
 from batchpaged.engine.step import BlockMove, MoveKind
 from batchpaged.tiers.costs import TierCosts
 
-if TYPE_CHECKING:
-    from batchpaged.engine.prefix_cache import CachedBlock
-
 # Of the host tier, kept empty by writing to disk ahead: what is saved next then waits for no disk.
 WRITE_AHEAD_SHARE = 1 / 8
 _MOST_BLOCKS = 2**32  # of one prompt
-
-
-@dataclass(frozen=True, slots=True)
-class TierPlace:
-    tier: "Tier"
-    index: int
 
 
 @dataclass
@@ -46,26 +35,6 @@ class TierCounts:
     num_dropped: int = 0  # that were still needed: for want of room, or because the disk failed
     num_swaps: int = 0  # preempted sequences whose blocks are kept for them
     num_lost: int = 0  # times that a stored block could not be read again: all stored ones were dropped
-
-
-class Tier:
-    """`num_places` places for one block each, and who lies in them."""
-
-    def __init__(self, num_places: int) -> None:
-        self.num_places = num_places
-        self.free = deque(range(num_places))  # one that was given up last is taken last: it may still be read or written
-        self.queue: FreeQueue[CachedBlock] = FreeQueue()
-
-    @property
-    def num_used(self) -> int:
-        return self.num_places - len(self.free)
-
-    def take(self, node: "CachedBlock", use: int) -> int:
-        """One of the free places, for this node."""
-        index = self.free.popleft()
-        node.place = TierPlace(self, index)
-        self.queue.add(node, use)
-        return index
 
 
 class MemoryTiers:
@@ -85,7 +54,7 @@ class MemoryTiers:
         self._loading: list[CachedBlock] = []  # into the pool, by the plan that is being made
         self._left: list[TierPlace] = []  # by these: free once the plan has started
 
-    def _use_of(self, node: "CachedBlock") -> int | None:
+    def _use_of(self, node: CachedBlock) -> int | None:
         """When it is needed: a place in the queue, and there after all that it follows. So of a prompt the end goes first, and
         never a node before one that is useless without it.
         """
@@ -109,7 +78,7 @@ class MemoryTiers:
         num_full = min(sequence.num_cached_blocks, num_findable)
         return num_full if is_storable(sequence.root) and num_full <= self.num_free else 0
 
-    def take_in(self, node: "CachedBlock", block: int) -> bool:
+    def take_in(self, node: CachedBlock, block: int) -> bool:
         """The pool evicts this node from `block`: whether it is stored."""
         use = self._use_of(node)
         if use is None:
@@ -125,7 +94,7 @@ class MemoryTiers:
         self._note_use()
         return True
 
-    def worth_loading(self, stored: tuple["CachedBlock", ...]) -> tuple["CachedBlock", ...]:
+    def worth_loading(self, stored: tuple[CachedBlock, ...]) -> tuple[CachedBlock, ...]:
         """Of blocks that follow each other, the leading ones by which a sequence gains most."""
         best, num_best, gained = 0.0, 0, 0.0
         for count, node in enumerate(stored, 1):
@@ -134,12 +103,12 @@ class MemoryTiers:
                 best, num_best = gained, count
         return stored[:num_best]
 
-    def hold(self, nodes: Iterable["CachedBlock"]) -> None:
+    def hold(self, nodes: Iterable[CachedBlock]) -> None:
         """These are about to be loaded: nothing pushes them out any more."""
         for node in nodes:
             node.place.tier.queue.remove(node)
 
-    def load(self, node: "CachedBlock", block: int) -> None:
+    def load(self, node: CachedBlock, block: int) -> None:
         """The plan that is being made loads this held node into a block."""
         place = node.place
         is_on_disk = place.tier is self.disk
@@ -150,17 +119,17 @@ class MemoryTiers:
         self.counts.num_read += is_on_disk
         node.place = None
 
-    def give_up(self, node: "CachedBlock") -> None:
+    def give_up(self, node: CachedBlock) -> None:
         """Its place is free: it was computed again, or is needed no more."""
         node.place.tier.queue.remove(node)
         node.place.tier.free.append(node.place.index)
         node.place = None
 
-    def drop(self, node: "CachedBlock") -> None:
+    def drop(self, node: CachedBlock) -> None:
         self.give_up(node)
         self.on_drop(node)
 
-    def reconsider(self, node: "CachedBlock") -> None:
+    def reconsider(self, node: CachedBlock) -> None:
         """A use of a stored node is over, or has come: nothing is stored without one."""
         if self.next_use(node.hash) is None:
             self.drop(node)
@@ -186,7 +155,7 @@ class MemoryTiers:
         self.drop(tier.queue.first())
         return True
 
-    def _write(self, node: "CachedBlock") -> bool:
+    def _write(self, node: CachedBlock) -> bool:
         """Move it from host memory to disk; whether there is room, and it is worth it."""
         if not self.costs.disk_pays(self._block_size):
             return False
@@ -198,7 +167,7 @@ class MemoryTiers:
         self.counts.num_written += 1
         return True
 
-    def _transfer(self, node: "CachedBlock", tier: Tier, kind: MoveKind) -> None:
+    def _transfer(self, node: CachedBlock, tier: Tier, kind: MoveKind) -> None:
         """From the tier that it is in to a free place of the other one."""
         source = node.place.index
         self.give_up(node)
@@ -211,7 +180,7 @@ class MemoryTiers:
             if not self._write(self.host.queue.first()):
                 return
 
-    def read_ahead(self, nodes: Iterable["CachedBlock"]) -> None:
+    def read_ahead(self, nodes: Iterable[CachedBlock]) -> None:
         """Bring stored nodes that are used soon, in this order, from disk to host memory."""
         for node in nodes:
             if node.place is None:  # dropped with another one, to make room
@@ -225,7 +194,7 @@ class MemoryTiers:
             self._transfer(node, self.host, MoveKind.READ)
             self.counts.num_read += 1
 
-    def _is_before_last(self, node: "CachedBlock") -> bool:
+    def _is_before_last(self, node: CachedBlock) -> bool:
         """Whether something in host memory is needed later, and not by the same sequence."""
         return len(self.host.queue) > 0 and self.next_use(self.host.queue.first().hash) > self.next_use(node.hash)
 
@@ -252,7 +221,7 @@ class MemoryTiers:
             place.tier.free.append(place.index)
         self._left, self._loading = [], []
 
-    def abandon(self) -> list["CachedBlock"]:
+    def abandon(self) -> list[CachedBlock]:
         """The plan has failed, and nobody knows which of its moves were made: all that is stored is dropped.
 
         -> nodes whose blocks it should have filled, the last one first
@@ -265,7 +234,7 @@ class MemoryTiers:
                 self.drop(tier.queue.first())
         return loading
 
-    def check(self, stored: Iterable["CachedBlock"]) -> None:
+    def check(self, stored: Iterable[CachedBlock]) -> None:
         """Raise AssertionError unless every place is free, left, or held by one stored node with a known use."""
         for tier in (self.host, self.disk):
             held = [node.place.index for node in stored if node.place.tier is tier]

@@ -17,28 +17,15 @@ import numpy as np
 import xxhash
 
 from batchpaged.engine.block_pool import BlockPool
-from batchpaged.engine.memory_tiers import MemoryTiers, TierPlace
+from batchpaged.engine.cached_block import CachedBlock, Root
+from batchpaged.engine.memory_tiers import MemoryTiers
 
-Root = str | None  # what a prompt starts from: see Sequence.root; None: the base model, and nothing besides
 Parent = int | Root  # what a block follows: a block id, or where a prompt starts its root
 BlockHash = Callable[[bytes, bytes], bytes]  # (parent hash, token ids as int32 bytes) -> hash
 
 
 def xxh3_128(parent: bytes, tokens: bytes) -> bytes:
     return xxhash.xxh3_128_digest(parent + tokens)
-
-
-@dataclass(eq=False, slots=True)
-class CachedBlock:
-    """A node of the prefix tree. It has either a block of the pool or a place in a lower tier."""
-
-    parent: "CachedBlock | Root"
-    hash: bytes | None  # None for an open block: its owner still appends to it
-    tokens: tuple[int, ...]  # at most block_size
-    root: Root  # of its whole branch
-    depth: int  # blocks that it follows
-    block: int | None = None
-    place: TierPlace | None = None
 
 
 @dataclass(frozen=True, slots=True)
