@@ -181,9 +181,19 @@ def _setting_problems(pipeline: Pipeline) -> list[str]:
         problems += _problem(lambda: grammar_of(single.sampling.structured))
         if single.evaluate is not None:
             problems += _problem(lambda: metrics_of(single.evaluate))
+    if pipeline.cluster.scheduler is None:
+        problems += _problem(lambda: _check_disk_folder(pipeline.engine))
     if pipeline.engine.device == "cpu":
         problems += _problem(lambda: check_attention(pipeline.engine.attention, "cpu"))
     return problems
+
+
+def _check_disk_folder(engine: EngineConfig) -> None:
+    """Of workers on this machine."""
+    folder = engine.disk_cache_path
+    if folder is not None and not os.path.isdir(folder):
+        what = "is a file" if os.path.exists(folder) else "does not exist"
+        raise ConfigError(f"engine.disk_cache_path: {os.path.abspath(folder)} {what}; it must be a folder on a fast local disk")
 
 
 def _check_stages(pipeline: Pipeline, location: Path | str) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fake_model import FakeRunner, reference_tokens
+from hypothesis import strategies as st
 
 from batchpaged.engine.block_pool import BlockPool
 from batchpaged.engine.memory_tiers import MemoryTiers
@@ -18,6 +19,11 @@ from batchpaged.engine.step import Sampled, StepPlan
 from batchpaged.tiers.costs import TierCosts
 
 EOS = 0
+SIZES = {  # of an engine, for property-based tests
+    "block_size": st.sampled_from([1, 2, 4, 8]),
+    "max_batch_tokens": st.sampled_from([1, 3, 8, 64]),
+    "max_sequences": st.sampled_from([1, 2, 5, 100]),
+}
 VOCAB_SIZE = 20  # of the fake model: about one completion in a few ends by EOS before max_tokens
 
 

@@ -4,7 +4,7 @@ import random
 from collections import Counter
 from collections.abc import Callable
 
-from engine.harness import Harness, Settings, prefix_tree
+from engine.harness import SIZES, Harness, Settings, prefix_tree
 from engine.test_sequence_groups import Groups, random_rows
 from fake_model import FakeRunner
 from hypothesis import event, given, settings, strategies as st
@@ -17,13 +17,11 @@ NUM_SCHEDULES = 100
 ENGINES = st.builds(
     Settings,
     num_blocks=st.integers(7, 40),
-    block_size=st.sampled_from([1, 2, 4, 8]),
-    max_batch_tokens=st.sampled_from([1, 3, 8, 64]),
-    max_sequences=st.sampled_from([1, 2, 5, 100]),
     num_hash_bits=st.sampled_from([1, 8, 128, 128]),
     steps_ahead=st.sampled_from([0, 1]),
     num_frames=st.integers(1, 40),
     num_disk_slots=st.integers(0, 40),
+    **SIZES,
 )
 
 

@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from engine.harness import Harness, Settings, num_tree_nodes, prefix_tree
+from engine.harness import SIZES, Harness, Settings, num_tree_nodes, prefix_tree
 from hypothesis import event, given, settings, strategies as st
 
 from batchpaged.engine.completion_lengths import CompletionLengths
@@ -16,11 +16,9 @@ TOKENS = st.lists(st.integers(0, 2), max_size=20)
 ENGINES = st.builds(
     Settings,
     num_blocks=st.integers(7, 40),
-    block_size=st.sampled_from([1, 2, 4, 8]),
-    max_batch_tokens=st.sampled_from([1, 3, 8, 64]),
-    max_sequences=st.sampled_from([1, 2, 5, 100]),
     prefix_cache=st.sampled_from([True, True, True, False]),
     num_hash_bits=st.sampled_from([1, 8, 128, 128]),
+    **SIZES,
 )
 
 

@@ -5,7 +5,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 import pytest
-from engine.harness import EOS, VOCAB_SIZE, Harness, Settings, finish_reason, prefix_tree
+from engine.harness import EOS, SIZES, VOCAB_SIZE, Harness, Settings, finish_reason, prefix_tree
 from fake_model import reference_tokens, top_logprobs
 from hypothesis import event, given, settings, strategies as st
 
@@ -17,12 +17,10 @@ from batchpaged.errors import RowError
 ENGINES = st.builds(
     Settings,
     num_blocks=st.integers(20, 60),
-    block_size=st.sampled_from([1, 2, 4, 8]),
-    max_batch_tokens=st.sampled_from([1, 3, 8, 64]),
-    max_sequences=st.sampled_from([1, 2, 5, 100]),
     prefix_cache=st.sampled_from([True, True, False]),
     num_hash_bits=st.sampled_from([1, 128, 128]),
     steps_ahead=st.sampled_from([0, 1]),
+    **SIZES,
 )
 
 
