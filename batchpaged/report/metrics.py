@@ -14,6 +14,7 @@ from typing import Any
 from batchpaged.report.facts import MISS_CAUSES, STAGES, EngineStats, RunFacts
 from batchpaged.report.failures import count_failures
 from batchpaged.report.gates import check
+from batchpaged.report.memory_tiers import memory_tiers
 from batchpaged.report.rows import RowTotals, sum_rows
 from batchpaged.report.timeline import usage_mean_and_peak
 
@@ -38,7 +39,7 @@ def build_report(facts: RunFacts) -> dict[str, Any]:
         "finish_reasons": totals.finish_reasons,
         "structured": _structured(facts, totals),
         "sequence_groups": _sequence_groups(facts.engines),
-        "memory_tiers": _memory_tiers(facts.engines),
+        "memory_tiers": memory_tiers(facts.engines),
         "references": facts.references,
         "evaluation_details": None if facts.evaluation_details is None else dict(facts.evaluation_details),
         "previous": _previous(facts.previous),
@@ -171,42 +172,6 @@ def _sequence_groups(engines: Sequence[EngineStats]) -> dict[str, Any] | None:
         "most_blocks_saved": max(group.most_saved for group in groups),
         "memory_saved": ratio(unshared - held, unshared),
     }
-
-
-def _memory_tiers(engines: Sequence[EngineStats]) -> dict[str, Any] | None:
-    """What host memory and disk kept for the KV cache; None where the pipeline gives neither. Costs are of the last engine."""
-    having = [engine for engine in engines if engine.tiers is not None]
-    if not having:
-        return None
-    num_swaps = _sum(having, "num_swaps")
-    last = having[-1].tiers
-    return {
-        "host": {"blocks": _sum(having, "num_frames"), "most_used": _sum(having, "most_in_host"), "saved": _sum(having, "num_saved")},
-        "disk": {
-            "blocks": _sum(having, "num_disk_slots"),
-            "most_used": _sum(having, "most_on_disk"),
-            "written": _sum(having, "num_written"),
-            "read": _sum(having, "num_read"),
-        },
-        "blocks_loaded": _sum(having, "num_loaded"),
-        "tokens_loaded": sum(engine.tiers.num_loaded * engine.block_size for engine in having),
-        "blocks_dropped": _sum(having, "num_dropped"),
-        "blocks_lost": _sum(having, "num_lost"),
-        "preemptions": {
-            "swapped": num_swaps,
-            "recomputed": sum(engine.num_preemptions for engine in having) - num_swaps,
-        },
-        "seconds_per_block": {
-            "compute": last.token_seconds * having[-1].block_size,
-            "save": last.save_seconds,
-            "load": last.load_seconds,
-            "read": last.read_seconds,
-        },
-    }
-
-
-def _sum(engines: Sequence[EngineStats], name: str) -> int:
-    return sum(getattr(engine.tiers, name) for engine in engines)
 
 
 def _misses(tokens: dict[str, int], lost: dict[str, int]) -> dict[str, int]:

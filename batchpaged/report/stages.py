@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from batchpaged.report.gates import COUNTED, check
+from batchpaged.report.memory_tiers import of_all_stages
 from batchpaged.report.metrics import implied_gates, ratio, reuse
 
 Report = dict[str, Any]
@@ -42,6 +43,7 @@ def combine(
         "references": None,
         "evaluation_details": _merged(stages, lambda report: report["evaluation_details"]) or None,
         "sequence_groups": _groups(every("sequence_groups")),
+        "memory_tiers": of_all_stages(every("memory_tiers")),
         "previous": None if previous is None else {key: previous["run"][key] for key in ("id", "finished_at")},
         "stages": dict(stages),
     }

@@ -13,6 +13,7 @@ from batchpaged.report import formatting as fmt
 from batchpaged.report.distributions import count_lengths
 from batchpaged.report.facts import LOSS_CAUSES, ROWS_SCHEMA, GroupStats, PlanFacts, TierStats
 from batchpaged.report.json import to_json
+from batchpaged.report.memory_tiers import of_all_stages
 from batchpaged.report.metrics import build_report, computed_again, describe_verdict
 
 CONTRACT = {
@@ -217,6 +218,31 @@ def test_what_memory_tiers_kept_is_summed_over_engines() -> None:
         "the disk lost blocks, which were computed again"
     )
     assert fmt.memory_tiers(report["memory_tiers"], " · ") == line
+
+
+def test_memory_tiers_of_stages_add_up_but_for_their_room() -> None:
+    first = {
+        "host": {"blocks": 20, "most_used": 9, "saved": 32},
+        "disk": {"blocks": 5, "most_used": 3, "written": 6, "read": 4},
+        "blocks_loaded": 21,
+        "preemptions": {"swapped": 12, "recomputed": 2},
+        "seconds_per_block": {"compute": 0.032, "read": None},
+    }
+    second = {
+        "host": {"blocks": 20, "most_used": 11, "saved": 3},
+        "disk": {"blocks": 5, "most_used": 0, "written": 0, "read": 1},
+        "blocks_loaded": 2,
+        "preemptions": {"swapped": 1, "recomputed": 0},
+        "seconds_per_block": {"compute": 0.03, "read": None},
+    }
+    assert of_all_stages([None, first, second]) == {
+        "host": {"blocks": 20, "most_used": 11, "saved": 35},
+        "disk": {"blocks": 5, "most_used": 3, "written": 6, "read": 5},
+        "blocks_loaded": 23,
+        "preemptions": {"swapped": 13, "recomputed": 2},
+        "seconds_per_block": {"compute": 0.03, "read": None},
+    }
+    assert of_all_stages([None, None]) is None
 
 
 def test_lists_of_completions_count_one_by_one() -> None:
