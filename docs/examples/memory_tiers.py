@@ -30,13 +30,14 @@ def run(prepared: Prepared, prompts: list[list[int]], max_tokens: int, **engine_
     begun = time.perf_counter()
     for i, prompt in enumerate(prompts):
         engine.add(prompt, params, str(i), i)
-    done = {}
+    done, peak = {}, 0
     while engine.has_unfinished:
+        peak = max(peak, len({block for sequence in engine.scheduler.running for block in sequence.block_table}))
         done |= {completion.tag: completion.token_ids for completion in engine.step()}
     seconds, scheduler = time.perf_counter() - begun, engine.scheduler
     scheduler.check()
     counts, tiers = scheduler.counts, scheduler.tiers
-    print(f"{seconds:.1f} s, {counts.prefilled} prompt tokens computed, {counts.recomputed} recomputed, {scheduler.num_preemptions} preempted")
+    print(f"{seconds:.1f} s, {peak} blocks in use, {counts.prefilled} prompt tokens computed, {counts.recomputed} recomputed, {scheduler.num_preemptions} preempted")
     print(f"    {asdict(tiers.counts) if tiers is not None else 'no tiers'}")
     return [done[i] for i in range(len(prompts))]
 
