@@ -10,9 +10,8 @@ from __future__ import annotations
 import difflib
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -22,12 +21,11 @@ import xxhash
 
 from batchpaged.dataset.schema import is_text
 
-if TYPE_CHECKING:
-    from batchpaged.dataset.source import Source
-
 _NUM_BUCKETS = 256
 _FLUSH_KEYS = 1_000_000  # keys (8 MB) gathered before they are spread over the files
 _MAX_CANDIDATES = 1000  # keys whose ids are compared; more than enough to show that ids repeat
+
+ReadColumn = Callable[[str], Iterable[pa.Table]]  # all rows of one column, some thousand at a time; may be asked twice
 
 
 def ids_as_text(ids: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
@@ -38,20 +36,20 @@ def ids_as_text(ids: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
         return pa.array([value.decode(errors="backslashreplace") for value in ids.to_pylist()], pa.string())
 
 
-def find_id_problems(source: Source, column: str) -> list[str]:
+def find_id_problems(schema: pa.Schema, column: str, read: ReadColumn) -> list[str]:
     """What is wrong with this column as an id: missing, of a wrong type, null somewhere, or not unique."""
-    if column not in source.schema.names:
-        near = difflib.get_close_matches(column, source.schema.names, 1)
-        hint = f"did you mean {near[0]!r}?" if near else f"columns: {', '.join(source.schema.names)}"
+    if column not in schema.names:
+        near = difflib.get_close_matches(column, schema.names, 1)
+        hint = f"did you mean {near[0]!r}?" if near else f"columns: {', '.join(schema.names)}"
         return [f"input.id_column: no column {column!r}; {hint}"]
-    kind = source.schema.field(column).type
+    kind = schema.field(column).type
     if not _can_be_id(kind):
         return [f"input.id_column: column {column!r} is {kind}; ids are strings or integers"]
-    counter = _IdCounter(source, column)
+    counter = _IdCounter(column, read)
     num_repeated = counter.count_repeated()
     problems = []
     if counter.num_nulls:
-        problems.append(f"input.id_column: column {column!r} is null in {counter.num_nulls} of {source.num_rows} rows")
+        problems.append(f"input.id_column: column {column!r} is null in {counter.num_nulls} of {counter.num_rows} rows")
     if num_repeated:
         number = f"{num_repeated} or more" if num_repeated >= _MAX_CANDIDATES else str(num_repeated)
         problems.append(f"input.id_column: column {column!r} is not unique: {number} ids occur more than once")
@@ -68,10 +66,11 @@ def _can_be_id(kind: pa.DataType) -> bool:
 class _IdCounter:
     """One pass over the column for the keys; a second one only if keys repeat."""
 
-    def __init__(self, source: Source, column: str) -> None:
-        self._source = source
+    def __init__(self, column: str, read: ReadColumn) -> None:
         self._column = column
-        self.num_nulls = 0  # known after count_repeated
+        self._read = read
+        self.num_rows = 0  # known after count_repeated, as is the next one
+        self.num_nulls = 0
 
     def count_repeated(self) -> int:
         """How many different ids occur more than once; at most _MAX_CANDIDATES of them are looked at."""
@@ -80,30 +79,32 @@ class _IdCounter:
         if len(candidates) == 0:
             return 0
         counts: Counter[object] = Counter()
-        for values in self._iter_ids():
+        for values in map(_values, self._read(self._column)):
             counts.update(values.filter(pa.array(np.isin(_keys(values), candidates))).to_pylist())
         return sum(count > 1 for count in counts.values())
 
     def _find_repeated_keys(self, folder: Path) -> np.ndarray:
         """Sorted keys that occur more than once, at most _MAX_CANDIDATES.  uint64 [num_keys]"""
-        num_ids = num_spilled = 0
+        num_pending = 0
         pending: list[np.ndarray] = []
-        for values in self._iter_ids():
+        for table in self._read(self._column):
+            values = _values(table)
+            self.num_rows += table.num_rows
+            self.num_nulls += table.num_rows - len(values)
             pending.append(_keys(values))
-            num_ids += len(values)
-            if num_ids - num_spilled >= _FLUSH_KEYS:
+            num_pending += len(values)
+            if num_pending >= _FLUSH_KEYS:
                 _spill(pending, folder)
-                pending, num_spilled = [], num_ids
+                pending, num_pending = [], 0
         _spill(pending, folder)
-        self.num_nulls = self._source.num_rows - num_ids
         found = [_repeated(np.fromfile(path, np.uint64)) for path in sorted(folder.iterdir())]
         return np.concatenate([*found, np.empty(0, np.uint64)])[:_MAX_CANDIDATES]
 
-    def _iter_ids(self) -> Iterator[pa.ChunkedArray]:
-        """The ids that are not null, some thousand at a time, never as a dictionary."""
-        for rows in (rows for part in self._source.parts for rows in self._source.iter_tables(part, [self._column])):
-            values = rows[self._column].drop_null()
-            yield values.cast(values.type.value_type) if pt.is_dictionary(values.type) else values
+
+def _values(table: pa.Table) -> pa.ChunkedArray:
+    """Of its only column, without nulls, never as a dictionary."""
+    values = table.column(0).drop_null()
+    return values.cast(values.type.value_type) if pt.is_dictionary(values.type) else values
 
 
 def _spill(pending: list[np.ndarray], folder: Path) -> None:

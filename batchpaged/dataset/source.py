@@ -71,6 +71,11 @@ class Source:
         if problems:
             raise InputError(*problems)
 
+    def iter_column(self, name: str) -> Iterator[pa.Table]:
+        """Of all rows, as iter_tables."""
+        for part in self.parts:
+            yield from self.iter_tables(part, [name])
+
     def iter_piece(self, piece: Piece, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
         """The same of one piece."""
         yield from _gather(self._iter_piece(piece, columns))
@@ -222,7 +227,7 @@ def _describe_unwritable(field: pa.Field) -> str:
 
 
 def _judge_ids(source: Source, id_column: str | None) -> list[str]:
-    return [] if id_column is None else find_id_problems(source, id_column)
+    return [] if id_column is None else find_id_problems(source.schema, id_column, source.iter_column)
 
 
 def _find_lossy_columns(source: Source, opened: Sequence[tuple[SourceFile, FileFacts]]) -> list[str]:

@@ -6,7 +6,7 @@ from itertools import islice
 from batchpaged.engine.block_pool import BlockPool
 from batchpaged.engine.block_tables import BlockTables
 from batchpaged.engine.completion_lengths import CompletionLengths
-from batchpaged.engine.future_uses import FutureUses
+from batchpaged.engine.future_uses import FutureUses, yields_to_reuse
 from batchpaged.engine.in_flight import InFlight
 from batchpaged.engine.memory_tiers import MemoryTiers
 from batchpaged.engine.prefix_cache import NO_MATCH, PrefixCache, PrefixMatch, with_stored, without_last
@@ -27,6 +27,7 @@ class Admission:
     def __init__(
         self,
         pool: BlockPool,
+        tables: BlockTables,
         cache: PrefixCache | None,
         uses: FutureUses | None,
         in_flight: InFlight,
@@ -35,13 +36,13 @@ class Admission:
         tiers: MemoryTiers | None = None,
     ) -> None:
         self._pool = pool
+        self._tables = tables
         self._cache = cache
         self._uses = uses
         self._in_flight = in_flight
         self._lengths = lengths
         self._counts = counts
         self._tiers = tiers
-        self._tables = BlockTables(pool)
 
     def admit(
         self, waiting: deque[Sequence], running: list[Sequence], max_running: int, builder: StepBuilder
@@ -116,20 +117,11 @@ class Admission:
         num_new = self._tables.num_blocks(sequence.num_tokens) - len(match.blocks)
         if is_alone:
             return True
-        if self.yields_to_reuse:
+        if yields_to_reuse(self._uses):
             num_revived = sum(map(self._pool.is_spare, match.blocks))
             return self._pool.num_spare - num_new - num_revived >= room.num_blocks
         num_revived = sum(not self._pool.is_referenced(block) for block in match.blocks)
         return self._pool.num_available - num_new - num_revived >= room.num_expected
-
-    @property
-    def yields_to_reuse(self) -> bool:
-        """Whether fewer sequences run at once rather than evict what a waiting one will use.
-
-        In planned order that costs little, and each token is computed once. In any other order nearly every block is
-        needed some time, and nothing would be left to run in.
-        """
-        return self._uses is not None and self._uses.is_planned
 
     def _start(self, sequence: Sequence, match: PrefixMatch, builder: StepBuilder) -> None:
         for block in match.blocks:

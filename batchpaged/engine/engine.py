@@ -9,7 +9,6 @@ from typing import Any, Protocol
 import numpy as np
 import xxhash
 
-from batchpaged.engine.beam_search import BeamSearch
 from batchpaged.engine.block_pool import BlockPool
 from batchpaged.engine.grammar import Grammar, Grammars
 from batchpaged.engine.memory_tiers import MemoryTiers
@@ -177,7 +176,7 @@ class Engine:
         params = sequence.params
         num_candidates = max(2, 1 + self._stop_check.num_end_tokens(params)) * params.beam_width
         sequence.num_top = max(num_candidates, params.logprobs or 0)
-        sequence.beams = BeamGroup(BeamSearch(params, num_candidates, self._stop_check.finish_reason), [sequence])
+        sequence.beams = BeamGroup([sequence], num_candidates)
 
     def _start_grammar(self, text: str) -> Grammar:
         try:

@@ -184,3 +184,12 @@ class FutureUses:
         """Raise AssertionError unless every use is in order, and the next one that of a sequence that waits."""
         if any(places[0] not in self._waiting or places != sorted(places) for places in self._places.values()):
             raise AssertionError("a use is not in order, or its sequence waits no more")
+
+
+def yields_to_reuse(uses: FutureUses | None) -> bool:
+    """Whether fewer sequences run at once rather than evict what a waiting one will use.
+
+    In planned order that costs little, and each token is computed once. In any other order nearly every block is
+    needed some time, and nothing would be left to run in.
+    """
+    return uses is not None and uses.is_planned

@@ -10,7 +10,6 @@ next, and who has finished, is decided one step later.
 """
 
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from batchpaged.engine.admission import Admission
@@ -22,13 +21,14 @@ from batchpaged.engine.future_uses import FutureUses
 from batchpaged.engine.in_flight import InFlight
 from batchpaged.engine.memory_tiers import MemoryTiers
 from batchpaged.engine.prefix_cache import PrefixCache
-from batchpaged.engine.sequence import BeamGroup, FinishReason, Sequence, Status, TokenCounts, is_storable
+from batchpaged.engine.preemption import Preemption
+from batchpaged.engine.queues import Queues
+from batchpaged.engine.results import Results
+from batchpaged.engine.sequence import BeamGroup, FinishCheck, Sequence, Status, TokenCounts
 from batchpaged.engine.sequence_groups import SequenceGroups
-from batchpaged.engine.step import BlockCopy, Sampled, StepPlan
+from batchpaged.engine.step import Sampled, StepPlan
 from batchpaged.engine.step_builder import StepBuilder
 from batchpaged.errors import RowError
-
-FinishCheck = Callable[[Sequence], FinishReason | None]
 
 
 @dataclass(frozen=True)
@@ -51,22 +51,35 @@ class Scheduler:
         self.pool = pool
         self.cache = cache
         self.tiers = tiers
-        self.waiting: deque[Sequence] = deque()
-        self.running: list[Sequence] = []  # in order of admission; the last is preempted first
-        self.num_preemptions = 0
         self.counts = TokenCounts()
         self.groups = SequenceGroups(pool)
-        self._tables = BlockTables(pool)
         self._limits = limits
         self._max_running = min(limits.max_sequences, limits.max_batch_tokens)
-        self._finish_check = finish_check
-        self._in_flight = InFlight()
-        self._uses = None if cache is None else FutureUses(pool, cache, tiers)
+        self._queues = queues = Queues()
+        self._in_flight = in_flight = InFlight()
+        self._uses = uses = None if cache is None else FutureUses(pool, cache, tiers)
         if tiers is not None:
             cache.store_in(tiers)
-        self._computed = None if cache is None else ComputedBlocks(pool, cache)
-        self._lengths = CompletionLengths()
-        self._admission = Admission(pool, cache, self._uses, self._in_flight, self._lengths, self.counts, tiers)
+        self._tables = tables = BlockTables(pool, uses)
+        self._computed = computed = None if cache is None else ComputedBlocks(pool, cache)
+        lengths = CompletionLengths()
+        self._admission = Admission(pool, tables, cache, uses, in_flight, lengths, self.counts, tiers)
+        self._preemption = Preemption(pool, tables, queues, in_flight, uses, tiers)
+        self._results = Results(queues, tables, self.groups, computed, lengths, self.counts, finish_check)
+
+    @property
+    def waiting(self) -> deque[Sequence]:
+        return self._queues.waiting
+
+    @property
+    def running(self) -> list[Sequence]:
+        """In order of admission."""
+        return self._queues.running
+
+    @property
+    def num_preemptions(self) -> int:
+        """Since the engine started."""
+        return self._preemption.num_preemptions
 
     @property
     def has_unfinished(self) -> bool:
@@ -110,12 +123,13 @@ class Scheduler:
 
         Blocks are allocated, nothing is computed yet.
         """
-        if self._must_wait():
+        if self._preemption.must_wait():
             return None
         builder = StepBuilder(self.pool.block_size, self._limits.max_batch_tokens, self.counts, self.tiers)
         self._schedule_decodes(builder)
         self._schedule_prefills(builder)
-        self.waiting = self._admission.admit(self.waiting, self.running, self._max_running, builder)
+        queues = self._queues
+        queues.waiting = self._admission.admit(queues.waiting, queues.running, self._max_running, builder)
         if self.groups.counts.num_groups:
             self.groups.measure(self.running)
         if self.tiers is not None:
@@ -139,60 +153,13 @@ class Scheduler:
                 self._computed.enter_prompt_end(sequence)
             if step.forks:
                 # Before it: the others copy the block in which the prompt ends, and it writes on where its successor will look.
-                self._put_before(sequence, self.groups.part(sequence))
+                self._queues.put_before(sequence, self.groups.part(sequence))
             elif sequence.is_restored and sequence.num_computed_tokens == sequence.num_prompt_tokens:
-                self._replace_beams([sequence], self.groups.restore(sequence))
-
-    def _put_before(self, sequence: Sequence, others: list[Sequence]) -> None:
-        at = self.running.index(sequence)
-        self.running[at:at] = others
-
-    def _replace_beams(self, old: list[Sequence], new: list[Sequence]) -> None:
-        """In their place in the order of admission. `new` begins with the same sequence as `old`."""
-        at = self.running.index(old[0])
-        self.running[at : at + len(old)] = new
+                self._queues.replace([sequence], self.groups.restore(sequence))
 
     def update(self, plan: StepPlan, sampled: Sampled) -> list[Sequence]:
-        """Take in a started step's result. Returns the sequences that finished, blocks released.
-
-        A sequence that an earlier result has finished is passed over: its token was computed in vain.
-        """
-        by_id = {sequence.seq_id: sequence for sequence in self.running}
-        finished: list[Sequence] = []
-        for step in plan.sequences:
-            if step.seq_id in by_id and step.seq_id in sampled.prompt_logprobs:
-                by_id[step.seq_id].prompt_logprobs = sampled.prompt_logprobs[step.seq_id]
-            asking = [step.seq_id, *(seq_id for seq_id, _ in step.forks)] if step.sample is not None else []
-            for seq_id in filter(by_id.__contains__, asking):
-                self._take_in(by_id[seq_id], sampled, finished)
-        self.running = [s for s in self.running if s.status is Status.RUNNING]
-        return finished
-
-    def _take_in(self, sequence: Sequence, sampled: Sampled, finished: list[Sequence]) -> None:
-        """What was sampled for it."""
-        seq_id = sequence.seq_id
-        if sequence.beams is not None:
-            sequence.num_pending_tokens = 0
-            sequence.beams.tops[seq_id] = sampled.logprobs[seq_id]
-            if sequence.beams.is_ready:
-                self._advance(sequence.beams, finished)
-            return
-        if seq_id in sampled.logprobs:
-            sequence.logprobs.append(sampled.logprobs[seq_id])
-        self._append(sequence, sampled.token_ids[seq_id], finished)
-
-    def _advance(self, beams: BeamGroup, finished: list[Sequence]) -> None:
-        """One step of beam search: other beams go on, or the best of those that ended are the row's completions."""
-        members = beams.members
-        chosen = beams.search.advance(members, [beams.tops[member.seq_id] for member in members])
-        self.counts.generated += len(chosen or ())
-        if chosen is not None:
-            self._replace_beams(members, self.groups.move(beams, chosen))
-            return
-        self._lengths.add(members[0].num_generated_tokens + 1)
-        for member in members:
-            self._release(member, Status.FINISHED)
-        finished += beams.results()
+        """Take in a started step's result. Returns the sequences that finished, blocks released."""
+        return self._results.take_in(plan, sampled)
 
     def shrink(self, plan: StepPlan) -> bool:
         """Memory ran out in this step: none of it counts, all its sequences wait again, and from now on steps have at
@@ -214,7 +181,11 @@ class Scheduler:
         for node in self.tiers.abandon() if self.tiers is not None else ():
             self.cache.forget(node.block)
         while self.running:
-            self._preempt_last()
+            self.preempt_last()
+
+    def preempt_last(self) -> None:
+        """The sequence admitted last waits again, or all beams of its row. Whatever has been started must be known."""
+        self._preemption.preempt_last()
 
     @property
     def max_batch_tokens(self) -> int:
@@ -230,131 +201,31 @@ class Scheduler:
 
     # --- running sequences ---
 
-    def _must_wait(self) -> bool:
-        """Whether pending tokens have to be known first: to be looked at, or so that nobody is preempted who has finished."""
-        pending = [s for s in self.running if s.num_pending_tokens]
-        if not pending:
-            return False
-        num_new = sum(map(self._tables.num_missing, filter(self._takes_blocks, self.running)))
-        return num_new > self._num_there(is_careful=self._admission.yields_to_reuse) or any(s.needs_known_tokens for s in pending)
-
-    def _takes_blocks(self, sequence: Sequence) -> bool:
-        """In the next step, besides those that it was admitted with."""
-        is_restored = sequence.is_prefilling and sequence.beams is not None and sequence.beams.is_parted
-        return is_restored or self._is_decoding(sequence)
-
-    def _num_there(self, is_careful: bool) -> int:
-        """Blocks that running sequences can take; to be careful is to evict none that is needed, unless it can be stored, as
-        blocks of all rows can or of none: what rows want besides is the same for a pipeline's.
-        """
-        if not is_careful:
-            return self.pool.num_available
-        num_storable = self.tiers.num_free if self.tiers is not None and is_storable(self.running[-1].root) else 0
-        return min(self.pool.num_spare + num_storable, self.pool.num_available)
-
-    def _is_decoding(self, sequence: Sequence) -> bool:
-        is_to_compute = sequence.num_uncomputed_tokens > 0 and not sequence.is_prefilling
-        return sequence.status is Status.RUNNING and is_to_compute and not sequence.is_complete
-
     def _schedule_decodes(self, builder: StepBuilder) -> None:
         for sequence in list(self.running):
             if sequence.beams is not None and sequence.beams.is_parted:
                 if sequence is sequence.beams.members[0] and sequence.status is Status.RUNNING:
                     self._schedule_beams(sequence.beams, builder)
-            elif self._is_decoding(sequence) and builder.budget and self._reserve([sequence], builder):
+            elif sequence.is_decoding and builder.budget and self._reserve([sequence], builder):
                 builder.add(sequence, min(sequence.num_uncomputed_tokens, builder.budget))
 
     def _schedule_beams(self, beams: BeamGroup, builder: StepBuilder) -> None:
         """All of them have their blocks before any takes part: they are preempted together."""
-        decoding = [member for member in beams.members if self._is_decoding(member)][: builder.budget]
+        decoding = [member for member in beams.members if member.is_decoding][: builder.budget]
         restored = [member for member in beams.members if member.is_prefilling]  # these take part as other prefills do
         if self._reserve([*decoding, *restored], builder):
             for member in decoding:
                 builder.add(member, 1)
 
     def _reserve(self, sequences: list[Sequence], builder: StepBuilder) -> bool:
-        """Make their block tables cover all of their tokens, and what is written next their own. False if they had to be
-        preempted for it."""
-        copies: list[BlockCopy] = []
-        for sequence in sequences:
-            while self._tables.num_missing(sequence):
-                is_careful = self._admission.yields_to_reuse and any(s.row != sequence.row for s in self.running)
-                if self._num_there(is_careful):
-                    self._tables.extend(sequence, copies)
-                    continue
-                self._preempt_last()
-                if sequence.status is not Status.RUNNING:
-                    return False
-        self.groups.counts.num_copied_blocks += len(copies)
-        for copy in copies:
+        """Whether they have the blocks that they need; otherwise they have been preempted."""
+        copies = self._preemption.reserve(sequences)
+        for copy in copies or ():
             builder.copy(copy)
-        return True
-
-    def _preempt_last(self) -> None:
-        """Release the blocks of the sequence admitted last. What the cache still holds of them when it comes back, or a lower
-        tier does, is used again; the rest is computed again.
-
-        Beams go together, and come back together: the prompt is computed, then each of them what is its own.
-        """
-        sequence = self.running[-1]
-        if sequence.beams is not None and sequence.beams.is_parted:
-            sequence, others = sequence.beams.members[0], sequence.beams.members[1:]
-            sequence.beams.store()
-            for other in others:
-                self._release(other, Status.WAITING)
-        self.running = [s for s in self.running if s.status is Status.RUNNING and s is not sequence]
-        self._in_flight.discard(sequence)
-        if self.tiers is not None:
-            sequence.num_swapped_blocks = self.tiers.num_to_swap(sequence)
-            self.tiers.counts.num_swaps += sequence.num_swapped_blocks > 0
-        if self._uses is not None:
-            self._uses.add_first(sequence)
-        self._release(sequence, Status.WAITING)
-        sequence.num_computed_tokens = sequence.num_cached_blocks = sequence.num_forced_tokens = 0
-        sequence.num_preemptions += 1
-        self.num_preemptions += 1
-        self.waiting.appendleft(sequence)
+        self.groups.counts.num_copied_blocks += len(copies or ())
+        return copies is not None
 
     def _schedule_prefills(self, builder: StepBuilder) -> None:
         for sequence in self.running:
             if sequence.is_prefilling and builder.budget:
                 builder.add(sequence, min(sequence.num_uncomputed_tokens, builder.budget))
-
-    # --- after a step ---
-
-    def _append(self, sequence: Sequence, token_id: int, finished: list[Sequence]) -> None:
-        sequence.num_pending_tokens -= 1
-        sequence.num_forced_tokens = 0
-        self._append_known(sequence, token_id)
-        if sequence.grammar is not None and sequence.num_top is None:  # a log-probability takes a step
-            self._append_forced(sequence)
-        if self._computed is not None:
-            self._computed.enter_full(sequence)
-        if sequence.finish_reason is not None:
-            sequence.num_pending_tokens = 0
-            self._release(sequence, Status.FINISHED)
-            self._lengths.add(sequence.num_generated_tokens)
-            finished.append(sequence)
-
-    def _append_known(self, sequence: Sequence, token_id: int) -> None:
-        sequence.token_ids.append(token_id)
-        self.counts.generated += 1
-        if sequence.grammar is not None:
-            sequence.grammar.accept(token_id)
-        sequence.finish_reason = self._finish_check(sequence)
-
-    def _append_forced(self, sequence: Sequence) -> None:
-        """What the grammar leaves no choice about needs no logits: the next step computes it together with the newest token."""
-        for token_id in sequence.grammar.forced():
-            if sequence.finish_reason is None:
-                self._append_known(sequence, token_id)
-                sequence.num_forced_tokens += 1
-        self.counts.forced += sequence.num_forced_tokens
-
-    def _release(self, sequence: Sequence, status: Status) -> None:
-        """Give all blocks back, the last one first (see FreeQueue)."""
-        if self._uses is not None:
-            self._uses.before_release(sequence)
-        self.pool.release(reversed(sequence.block_table))
-        sequence.block_table = []
-        sequence.status = status

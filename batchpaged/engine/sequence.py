@@ -1,17 +1,15 @@
 """A sequence: one prompt, its continuation, and where its keys and values lie."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 
 from batchpaged.engine.grammar import Grammar
 from batchpaged.engine.sampling_params import SamplingParams
 from batchpaged.engine.step import TokenLogprobs
-
-if TYPE_CHECKING:
-    from batchpaged.engine.beam_search import BeamSearch
 
 FinishReason = Literal["stop", "length"]
 
@@ -151,6 +149,12 @@ class Sequence:
         return num_missing > 1 or self.num_computed_tokens < self.num_prompt_tokens
 
     @property
+    def is_decoding(self) -> bool:
+        """The next step computes its newest token, and those forced after it."""
+        is_to_compute = self.num_uncomputed_tokens > 0 and not self.is_prefilling
+        return self.status is Status.RUNNING and is_to_compute and not self.is_complete
+
+    @property
     def is_complete(self) -> bool:
         """It has all the tokens that it may have: nothing more is computed, though its last ones may not be known yet."""
         return self.num_tokens - self.num_prompt_tokens >= self.params.max_tokens
@@ -201,12 +205,28 @@ class Fork:
     grammar: Grammar | None = None
 
 
+@dataclass(frozen=True)
+class Hypothesis:
+    """A beam that has ended."""
+
+    token_ids: list[int]  # generated
+    logprobs: list[TokenLogprobs]
+    score: np.float32  # the sum divided by length ** length_penalty
+    finish_reason: FinishReason
+    stop_index: int | None
+
+
 @dataclass(eq=False)
 class BeamGroup:
-    """The beams of one row. Until the prompt is computed its first sequence stands for them all."""
+    """The beams of one row, and how far their search has come (see beam_search.py). Until the prompt is computed the row's first
+    sequence stands for them all.
+    """
 
-    search: "BeamSearch"
-    members: list[Sequence]  # as many as go on, in the order of the search
+    members: list[Sequence]  # as many as go on, best first
+    num_candidates: int  # continuations of all beams that are looked at, at least 2 * beam_width
+    scores: list[np.float32] = field(default_factory=lambda: [np.float32(0)])  # of the members
+    hypotheses: list[Hypothesis] = field(default_factory=list)  # at most beam_width, best first
+    can_improve: bool = True  # a member may still become better than the worst hypothesis
     tops: dict[int, TokenLogprobs] = field(default_factory=dict)  # the most likely next tokens, by seq_id, as far as known
     stored: list[tuple[list[int], list[TokenLogprobs]]] = field(default_factory=list)  # beams that were preempted
     is_parted: bool = False
@@ -237,8 +257,11 @@ class BeamGroup:
                 stop_index=hypothesis.stop_index,
                 score=float(hypothesis.score),
             )
-            for i, hypothesis in enumerate(self.search.hypotheses[: first.params.n])
+            for i, hypothesis in enumerate(self.hypotheses[: first.params.n])
         ]
+
+
+FinishCheck = Callable[[Sequence], FinishReason | None]  # may set stop_index
 
 
 def is_storable(root: str | None) -> bool:

@@ -73,7 +73,7 @@ def test_agrees_with_a_plain_count_when_spilled(write, input_config, values, is_
     source = open_source(input_config(folder))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ids, "_FLUSH_KEYS", 10)
-        problems = ids.find_id_problems(source, "id")
+        problems = ids.find_id_problems(source.schema, "id", source.iter_column)
     assert bool(problems) == bool(repeated)
     assert not repeated or f"{repeated} ids occur" in problems[0]
 

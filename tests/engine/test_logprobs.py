@@ -62,7 +62,7 @@ def preempt_now_and_then(engine: Engine) -> None:
 
     def preempt_and_schedule():
         if engine.scheduler.running and next(number) % 3 == 2:
-            engine.scheduler._preempt_last()
+            engine.scheduler.preempt_last()
         return schedule()
 
     engine.scheduler.schedule = preempt_and_schedule

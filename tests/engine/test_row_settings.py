@@ -58,7 +58,7 @@ def test_any_run_equals_one_prompt_at_a_time(engine, steps_ahead, rows, rng: ran
         while rng.random() < 0.3 and harness.scheduler.has_unfinished:
             harness.step()
             if not harness.started and harness.scheduler.running and rng.random() < 0.1:
-                harness.scheduler._preempt_last()
+                harness.scheduler.preempt_last()
     harness.run()
     for sequence, is_forced in zip(harness.sequences, has_grammar, strict=True):
         prompt = sequence.token_ids[: sequence.num_prompt_tokens]

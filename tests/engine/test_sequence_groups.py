@@ -9,9 +9,9 @@ from engine.harness import EOS, SIZES, VOCAB_SIZE, Harness, Settings, finish_rea
 from fake_model import reference_tokens, top_logprobs
 from hypothesis import event, given, settings, strategies as st
 
-from batchpaged.engine.beam_search import BeamSearch, Hypothesis
+from batchpaged.engine.beam_search import BeamSearch
 from batchpaged.engine.sampling_params import SamplingParams
-from batchpaged.engine.sequence import BeamGroup, Fork, Sequence
+from batchpaged.engine.sequence import BeamGroup, Fork, Hypothesis, Sequence
 from batchpaged.errors import RowError
 
 ENGINES = st.builds(
@@ -79,7 +79,7 @@ class Groups:
         sequence = Sequence(first, list(row.prompt), len(row.prompt), params, seed=first)
         if row.is_beam:
             sequence.num_top = 2 * row.size
-            sequence.beams = BeamGroup(BeamSearch(params, 2 * row.size, finish_reason), [sequence])
+            sequence.beams = BeamGroup([sequence], 2 * row.size)
         else:
             sequence.forks = tuple(Fork(first + i, first + i) for i in range(1, row.size))
         self.scheduler.add(sequence)
@@ -125,12 +125,15 @@ def expected_beams(row: Row) -> list[tuple[list[int], float]]:
 
 
 def search(row: Row) -> list[Hypothesis]:
-    made = BeamSearch(row.params, 2 * row.size, finish_reason)
     beams = [Sequence(0, list(row.prompt), len(row.prompt), row.params, 0)]
-    while (chosen := made.advance(beams, [top_logprobs(b.token_ids, VOCAB_SIZE, 2 * row.size) for b in beams])) is not None:
-        tokens = [[*beams[c.beam].token_ids, c.token_id] for c in chosen]
-        beams = [Sequence(0, ids, len(row.prompt), row.params, 0) for ids in tokens]
-    return made.hypotheses
+    group, rules = BeamGroup(beams, 2 * row.size), BeamSearch(finish_reason)
+    while True:
+        group.tops = {b.seq_id: top_logprobs(b.token_ids, VOCAB_SIZE, 2 * row.size) for b in group.members}
+        chosen = rules.advance(group)
+        if chosen is None:
+            return group.hypotheses
+        tokens = [[*group.members[c.beam].token_ids, c.token_id] for c in chosen]
+        group.members = [Sequence(i, ids, len(row.prompt), row.params, 0) for i, ids in enumerate(tokens)]
 
 
 @settings(max_examples=150, deadline=None)
@@ -145,7 +148,7 @@ def test_any_mixture_of_groups_gives_each_row_what_it_gets_alone(engine: Setting
         while rng.random() < 0.3 and groups.scheduler.has_unfinished:
             groups.step()
         if rng.random() < 0.2 and groups.scheduler.running and not groups.harness.started:
-            groups.scheduler._preempt_last()
+            groups.scheduler.preempt_last()
             groups.scheduler.check()
     groups.run()
     groups.check_outputs()

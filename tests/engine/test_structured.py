@@ -96,7 +96,7 @@ def test_preemption_at_any_time_changes_nothing(prefix_cache):
         done |= {c.tag: list(c.token_ids) for c in engine.step()}
         engine.scheduler.check()
         if engine.num_steps % 5 == 0 and engine.scheduler.running:
-            engine.scheduler._preempt_last()
+            engine.scheduler.preempt_last()
     assert [done[i] for i in range(len(PROMPTS))] == straight_loop()
     assert engine.scheduler.num_preemptions > 5
 

@@ -61,7 +61,7 @@ def preempting(engine: Engine) -> Engine:
 
     def preempt_and_schedule() -> object:
         if engine.num_steps % 3 == 0 and len(engine.scheduler.running) > 1:
-            engine.scheduler._preempt_last()
+            engine.scheduler.preempt_last()
         return schedule()
 
     engine.scheduler.schedule = preempt_and_schedule
