@@ -16,12 +16,13 @@ from batchpaged.dataset.schema import OUTPUT_COLUMNS, describe_clashes, no_colum
 from batchpaged.dataset.source import Source, open_source
 from batchpaged.dataset.stage_columns import added_columns, example_row, stage_fields, stage_names
 from batchpaged.engine.attention_check import check_attention
+from batchpaged.engine.cache_sizes import check_cache_sizes, check_room
 from batchpaged.errors import ConfigError, InputError, ModelError, RefusedError
 from batchpaged.evaluation.evaluator import check_references
 from batchpaged.evaluation.metrics import metric_names
 from batchpaged.evaluation.pipeline import metrics_of, try_on_first_row
 from batchpaged.models.adapters import Adapter, find_adapters
-from batchpaged.models.load import load_config, load_tokenizer, note_on_code
+from batchpaged.models.load import load_config, load_tokenizer, note_on_code, resolve_dtype
 from batchpaged.models.resolve import ResolvedModel, resolve_model
 from batchpaged.models.support import check_supported
 from batchpaged.past.previous import check_previous
@@ -124,7 +125,7 @@ def judge_model(
     if adapters:
         _check_adapters(config, adapters)
     if pipeline.cluster.scheduler is None:
-        _check_device(pipeline.engine)
+        _check_machine(pipeline, config)
     # Compiles the templates and reads the chat template: wrong ones are refused here, not row by row.
     tokenizer = load_tokenizer(model)
     for single in pipeline.single:
@@ -166,10 +167,18 @@ def _check_structured(structured: StructuredConfig, tokenizer: Any) -> None:
             raise ConfigError(f"sampling.structured: cannot be followed with this model's tokenizer: {error}") from error
 
 
-def _check_device(engine: EngineConfig) -> None:
+def _check_machine(pipeline: Pipeline, config: Any) -> None:
+    """This one, where the workers will be."""
+    from batchpaged.cluster.local import num_local_workers
     from batchpaged.engine.build import choose_device
+    from batchpaged.models.kv_shape import kv_block_bytes
 
-    check_attention(engine.attention, choose_device(engine.device))
+    engine = pipeline.engine
+    device = choose_device(engine.device)
+    check_attention(engine.attention, device)
+    dtype = resolve_dtype(getattr(config, "dtype", None), pipeline.model.dtype, device)
+    num_workers = num_local_workers(pipeline.cluster, engine.device)
+    check_cache_sizes(engine, kv_block_bytes(config, engine, dtype), num_workers, device)
 
 
 def _setting_problems(pipeline: Pipeline) -> list[str]:
@@ -182,18 +191,19 @@ def _setting_problems(pipeline: Pipeline) -> list[str]:
         if single.evaluate is not None:
             problems += _problem(lambda: metrics_of(single.evaluate))
     if pipeline.cluster.scheduler is None:
-        problems += _problem(lambda: _check_disk_folder(pipeline.engine))
+        problems += _problem(lambda: _check_tiers(pipeline.engine, pipeline.cluster.workers))
     if pipeline.engine.device == "cpu":
         problems += _problem(lambda: check_attention(pipeline.engine.attention, "cpu"))
     return problems
 
 
-def _check_disk_folder(engine: EngineConfig) -> None:
-    """Of workers on this machine."""
+def _check_tiers(engine: EngineConfig, workers: int | str) -> None:
+    """Of workers on this machine, as far as it can be told without the model."""
     folder = engine.disk_cache_path
     if folder is not None and not os.path.isdir(folder):
         what = "is a file" if os.path.exists(folder) else "does not exist"
         raise ConfigError(f"engine.disk_cache_path: {os.path.abspath(folder)} {what}; it must be a folder on a fast local disk")
+    check_room(engine, workers if isinstance(workers, int) else 1)
 
 
 def _check_stages(pipeline: Pipeline, location: Path | str) -> None:

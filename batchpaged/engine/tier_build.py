@@ -1,6 +1,5 @@
 """Host memory and disk below an engine's KV cache: how much of them, and what they cost on this machine."""
 
-import shutil
 import tempfile
 import time
 from collections.abc import Callable
@@ -8,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import psutil
 import torch
 
-from batchpaged.config.sizes import format_bytes, parse_bytes
+from batchpaged.config.sizes import format_bytes
+from batchpaged.engine.cache_sizes import free_disk, free_memory, num_places
 from batchpaged.engine.model_runner import ModelRunner
 from batchpaged.engine.step import SequenceStep, StepPlan
 from batchpaged.errors import ModelError
@@ -37,12 +36,15 @@ class Tiers:
 
 
 def build_tiers(runner: ModelRunner, config: "EngineConfig", num_blocks: int, max_model_len: int) -> Tiers:
-    """Give the runner its lower tiers, if the pipeline wants them. Writes to the KV cache's first blocks. Raises ModelError."""
+    """Give the runner its lower tiers, if the pipeline wants them. Writes to the KV cache's first blocks.
+
+    Raises ModelError or ConfigError.
+    """
     if config.host_cache is None:
         return Tiers()
     parts = runner.backend.parts()
     block_bytes = sum(part.block_bytes for part in parts)
-    num_frames = _num_places("host_cache", config.host_cache, block_bytes, psutil.virtual_memory().available, "of memory")
+    num_frames = num_places("host_cache", config.host_cache, block_bytes, free_memory())
     try:
         frames = HostFrames(parts, num_frames)
     except (RuntimeError, OSError, MemoryError) as error:  # a GPU's driver pins it, a CPU's system may limit it
@@ -59,23 +61,10 @@ def _disk(config: "EngineConfig", block_bytes: int) -> DiskSlots | None:
         return None
     folder = Path(config.disk_cache_path or tempfile.gettempdir())
     try:
-        free = shutil.disk_usage(folder).free
-        return DiskSlots(folder, _num_places("disk_cache", config.disk_cache, block_bytes, free, f"in {folder}"), block_bytes)
+        num_slots = num_places("disk_cache", config.disk_cache, block_bytes, free_disk(config.disk_cache_path))
+        return DiskSlots(folder, num_slots, block_bytes)
     except OSError as error:
         raise ModelError(f"engine.disk_cache_path: {folder} takes no file: {error.strerror}") from error
-
-
-def _num_places(key: str, size: str | int, block_bytes: int, free: int, where: str) -> int:
-    """Blocks of `size`, which is a number of them or bytes as text."""
-    num_blocks = size if isinstance(size, int) else parse_bytes(size) // block_bytes
-    if not num_blocks:
-        raise ModelError(f"engine.{key} of {size} does not hold one block ({format_bytes(block_bytes)}); raise it")
-    if num_blocks * block_bytes > free:
-        raise ModelError(
-            f"engine.{key} of {format_bytes(num_blocks * block_bytes)} is more than the {format_bytes(free)} {where} that are free; "
-            "lower it"
-        )
-    return num_blocks
 
 
 def measure_costs(

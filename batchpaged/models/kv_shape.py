@@ -11,11 +11,17 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
     from batchpaged.attention.kv_array import KvDtype
+    from batchpaged.config import EngineConfig
 
 
 def kv_bytes_per_token(layers: Iterable[LayerShape], dtype: "torch.dtype", kv_dtype: "KvDtype") -> int:
     """Of all layers, as the engine stores them: in the model's own type, or in 8 bits with scales."""
     return sum(layer.num_bytes(dtype.itemsize, kv_dtype != "auto") for layer in layers)
+
+
+def kv_block_bytes(config: "PreTrainedConfig", engine: "EngineConfig", dtype: "torch.dtype") -> int:
+    """Of one block of an engine's cache; for a configuration that `check_supported` accepts."""
+    return kv_bytes_per_token(layer_shapes(config), dtype, engine.kv_dtype) * engine.block_size
 
 
 def layer_shapes(config: "PreTrainedConfig") -> list[LayerShape]:

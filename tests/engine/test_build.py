@@ -23,7 +23,7 @@ from batchpaged.engine.build import (
 )
 from batchpaged.engine.engine import Engine
 from batchpaged.engine.sampling_params import SamplingParams
-from batchpaged.errors import ModelError
+from batchpaged.errors import ModelError, RefusedError
 from batchpaged.models.layers import attention_layers
 from batchpaged.models.resolve import ResolvedModel
 
@@ -196,12 +196,12 @@ def test_host_memory_that_the_system_does_not_give_is_refused(tmp_path: Path, mo
 @pytest.mark.parametrize(
     ("engine", "message"),
     [
-        ({"host_cache": "1KiB"}, r"engine.host_cache of 1KiB does not hold one block \(.* KiB\); raise it"),
-        ({"host_cache": "900TiB"}, r"engine.host_cache of 900.0 TiB is more than the .* GiB of memory that are free; lower it"),
-        ({"host_cache": 9, "disk_cache": "900TiB"}, r"engine.disk_cache of 900.0 TiB is more than the .* in /.* that are free"),
+        ({"host_cache": "1KiB"}, r"engine.host_cache = 1KiB: is less than one block, which takes .* KiB"),
+        ({"host_cache": "900TiB"}, r"engine.host_cache = 900TiB: is more than the .* GiB of memory that are free"),
+        ({"host_cache": 9, "disk_cache": "900TiB"}, r"engine.disk_cache = 900TiB: is more than the .* that are free in /"),
         ({"host_cache": 9, "disk_cache": 9, "disk_cache_path": "/no/such"}, "engine.disk_cache_path: /no/such takes no file: No such"),
     ],
 )
 def test_a_lower_tier_that_has_no_room_is_refused(tmp_path: Path, engine: dict[str, object], message: str) -> None:
-    with pytest.raises(ModelError, match=message):
+    with pytest.raises(RefusedError, match=message):
         build_from(save_tiny(tmp_path / "model"), **engine)
