@@ -49,6 +49,7 @@ class MemoryTiers:
         self.costs = costs
         self._block_size = block_size
         self._num_kept_free = int(num_frames * WRITE_AHEAD_SHARE)
+        self._gained = 0.0  # seconds, by blocks that were loaded again; less what it took to save those that have left their place
         self._moves: list[BlockMove] = []
         self._loads: list[BlockMove] = []
         self._loading: list[CachedBlock] = []  # into the pool, by the plan that is being made
@@ -64,9 +65,16 @@ class MemoryTiers:
     # --- from the pool, and back ---
 
     @property
+    def _can_gain(self) -> bool:
+        """Whether to save one more block is expected to save time: as long as those before have not lost, by being dropped, what it
+        takes to fill the host tier once. A tier far too small for its rows is filled again and again in vain.
+        """
+        return self.costs.host_pays(self._block_size) and self._gained >= -self.costs.save * self.host.num_places
+
+    @property
     def num_free(self) -> int:
         """Blocks that it could still take, and would."""
-        if not self.costs.host_pays(self._block_size):
+        if not self._can_gain:
             return 0
         return len(self.host.free) + (len(self.disk.free) if self.costs.disk_pays(self._block_size) else 0)
 
@@ -83,7 +91,7 @@ class MemoryTiers:
         use = self._use_of(node)
         if use is None:
             return False
-        if not is_storable(node.root) or not self.costs.host_pays(self._block_size):
+        if not is_storable(node.root) or not self._can_gain:
             return False
         if not self.host.free and not self._push_out_last(use):
             self.counts.num_dropped += 1
@@ -117,10 +125,15 @@ class MemoryTiers:
         self._left.append(place)
         self.counts.num_loaded += 1
         self.counts.num_read += is_on_disk
+        self._gained += self.costs.gain(self._block_size, is_on_disk) - self.costs.save
         node.place = None
 
     def give_up(self, node: CachedBlock) -> None:
-        """Its place is free: it was computed again, or is needed no more."""
+        """It was computed again, or is needed no more, or there is no room for it."""
+        self._gained -= self.costs.save
+        self._leave_place(node)
+
+    def _leave_place(self, node: CachedBlock) -> None:
         node.place.tier.queue.remove(node)
         node.place.tier.free.append(node.place.index)
         node.place = None
@@ -170,7 +183,7 @@ class MemoryTiers:
     def _transfer(self, node: CachedBlock, tier: Tier, kind: MoveKind) -> None:
         """From the tier that it is in to a free place of the other one."""
         source = node.place.index
-        self.give_up(node)
+        self._leave_place(node)
         self._moves.append(BlockMove(kind, source, tier.take(node, self._use_of(node))))
         self._note_use()
 
@@ -232,6 +245,7 @@ class MemoryTiers:
             while len(tier.queue):
                 self.counts.num_dropped += 1
                 self.drop(tier.queue.first())
+        self._gained = 0.0  # of whether storing pays this says nothing
         return loading
 
     def check(self, stored: Iterable[CachedBlock]) -> None:

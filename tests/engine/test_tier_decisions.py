@@ -272,3 +272,52 @@ def grow_two(engine: Settings) -> Harness:
     harness.run()
     harness.check_outputs()
     return harness
+
+
+@pytest.mark.parametrize(("gain", "is_used_up"), [(1.1, True), (1.5, True), (4.0, False)])
+def test_a_tier_that_saves_mostly_in_vain_is_filled_little_more_than_once(gain: float, is_used_up: bool) -> None:
+    """It has a tenth of the places that are useful; a block costs 1 to be saved and gains this when it is loaded."""
+    free = run_shuffled(32, 1000.0)
+    assert free.num_saved > 2 * free.num_loaded > 1000
+    counts = run_shuffled(32, gain)
+    assert gain * counts.num_loaded - counts.num_saved >= -2 * 32, "what has been dropped, and what is there yet"
+    assert (counts.num_saved < free.num_saved // 2) is is_used_up
+    assert is_used_up or counts == free
+
+
+def run_shuffled(num_frames: int, gain: float) -> TierCounts:
+    """Of 40 prefixes of 8 blocks, 10 rows each, in random order."""
+    costs = TierCosts(token=(gain + 0.5) / 4, save=1.0, load=0.5)
+    harness, rng = Harness(Settings(60, 4, 64, 16, num_frames=num_frames, costs=costs)), random.Random(0)
+    prefixes = [[rng.randrange(1, 19) for _ in range(32)] for _ in range(40)]
+    for prefix in rng.sample(prefixes * 10, 400):
+        harness.add([*prefix, *(rng.randrange(1, 19) for _ in range(6))], 4)
+    harness.run()
+    return harness.tiers.counts
+
+
+def test_what_storing_has_cost_is_made_up_for_by_what_is_loaded() -> None:
+    """A block costs 1 to be saved, and gains 2 less what it takes to read it."""
+    tiers = MemoryTiers(2, 2, 4, TierCosts(token=0.75, save=1.0, load=1.0, read=0.5))
+    tiers.next_use = lambda block_hash: block_hash[0]
+    for use in (90, 80, 70, 60, 50, 40, 30):  # four have a place, three are dropped
+        assert tiers.take_in(used_at(use), use)
+    assert not tiers.take_in(used_at(20), 20), "more was lost than it takes to fill the host tier"
+    assert tiers.num_free == 0
+    first, second = (tier.queue.first() for tier in (tiers.host, tiers.disk))
+    tiers.hold([second])
+    tiers.load(second, 0)
+    assert not tiers.take_in(used_at(20), 20), "from disk it has gained half as much again as it cost"
+    tiers.hold([first])
+    tiers.load(first, 1)
+    tiers.start()
+    assert tiers.take_in(used_at(20), 20)
+
+
+def test_what_is_lost_with_the_disk_does_not_count_against_storing() -> None:
+    tiers = tiers_alone(2, 5)
+    tiers.costs.save = 1.0
+    for use in (9, 8, 7, 6, 5):
+        tiers.take_in(used_at(use), use)
+    tiers.abandon()
+    assert tiers.take_in(used_at(5), 0)
