@@ -78,6 +78,7 @@ def bench_prepared(prepared: Prepared, max_tokens: int, reporter: ProgressReport
         reporter.update(Progress("infer", len(completions), len(prompts), "rows"))
     seconds = time.perf_counter() - begun
     engine.scheduler.check()
+    engine.close()
     num_completion = sum(c.num_generated_tokens for c in completions)
     flops = _floor_flops(prompts, max_tokens, prepared)
     return BenchResult(

@@ -100,6 +100,9 @@ class FakeRunner:
         sampled = Sampled(self.execute(plan), self._logprobs)
         return lambda: sampled
 
+    def close(self) -> None:
+        pass
+
     def execute(self, plan: StepPlan) -> dict[int, int]:
         assert 0 < plan.num_tokens <= self.max_batch_tokens
         assert len(set(plan.slots)) == len(plan.slots), "a slot is written twice in one step"

@@ -6,13 +6,14 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
 from batchpaged.clock import now
 from batchpaged.cluster.engine_counts import EngineCounts
 from batchpaged.cluster.fan_out import equal_rows, fanned_out
-from batchpaged.cluster.serving import Sample, Serving, UnitOutcome, UnitRow
+from batchpaged.cluster.serving import OpenUnit, Sample, Serving, UnitOutcome, UnitRow
 from batchpaged.cluster.unit_ranges import OpenRows
 from batchpaged.cluster.watchdog import Watchdog
 from batchpaged.engine.engine import Completion, Engine
@@ -24,18 +25,6 @@ SAMPLE_SECONDS = 1.0  # between two samples of the timeline
 REPORTS_PER_BATCH = 8
 REPORT_SECONDS = 0.1  # but no more often than this
 NUM_STALLED_SHOWN = 3  # rows that a message names
-
-
-@dataclass
-class _OpenUnit:
-    name: int  # its number in the plan
-    row_ids: list[str]
-    future: Future
-    started_at: float  # clock.now()
-    rows: list[Completion | str | None]
-    num_open: int
-    equal: dict[int, list[int]] = field(default_factory=dict)  # places of equal rows, by that of the first
-    num_deduplicated: int = 0
 
 
 @dataclass
@@ -56,7 +45,7 @@ class EngineWorker:
     # (unit, rows, next prompt, future); Serving: what follows is of that stage; None: stop.
     _inbox: queue.SimpleQueue = field(default_factory=queue.SimpleQueue)
     _lock: threading.Lock = field(default_factory=threading.Lock)  # nothing enters the inbox of a thread that has ended
-    _units: dict[int, _OpenUnit] = field(default_factory=dict)
+    _units: dict[int, OpenUnit] = field(default_factory=dict)
     _samples: list[Sample] = field(default_factory=list)
     _counts: EngineCounts = field(default_factory=EngineCounts)
     _num_rows_done: int = 0
@@ -124,8 +113,9 @@ class EngineWorker:
             self._engine = self.build()
             self._load_seconds = time.perf_counter() - started
             self.loaded.set_result(None)
-            while True:
-                self._serve()
+            with closing(self._engine):
+                while True:
+                    self._serve()
         except BaseException as error:  # noqa: BLE001 - handed to those who wait, whatever it is
             self._end(error)
             traceback.clear_frames(error.__traceback__)  # who keeps the error shall not keep the engine
@@ -170,7 +160,7 @@ class EngineWorker:
     def _open_unit(self, name: int, rows: list[UnitRow], next_prompt: list[int] | None, future: Future) -> None:
         index, self._num_units = self._num_units, self._num_units + 1
         ids = [row.row_id for row in rows]
-        unit = self._units[index] = _OpenUnit(name, ids, future, now(), [None] * len(rows), len(rows))
+        unit = self._units[index] = OpenUnit(name, ids, future, now(), [None] * len(rows), len(rows))
         for places in self._computed_once(rows):
             unit.equal[places[0]] = places
             self._add_row(rows[places[0]], (index, places[0]))

@@ -33,6 +33,9 @@ class Runner(Protocol):
         loaded; the step may have begun to move others.
         """
 
+    def close(self) -> None:
+        """No step follows: give back what does not go with its memory."""
+
 
 @dataclass(frozen=True)
 class EngineLimits:
@@ -130,6 +133,10 @@ class Engine:
     @property
     def has_unfinished(self) -> bool:
         return self.scheduler.has_unfinished
+
+    def close(self) -> None:
+        """After the last step, or where there will be no more: what lies on disk is deleted."""
+        self._runner.close()
 
     @property
     def num_unfinished(self) -> int:

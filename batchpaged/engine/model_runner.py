@@ -106,6 +106,11 @@ class ModelRunner:
         self._prompt_logprobs: PromptLogprobs | None = None  # once somebody asks for them
         self._sampled = _Sampled(torch.zeros(0, dtype=torch.int64, device=self._device), {})  # by the step before
 
+    def close(self) -> None:
+        """Of what it holds the disk tier is more than memory."""
+        if self.tiers is not None:
+            self.tiers.close()
+
     @property
     def backend(self) -> AttentionBackend:
         return self._backend

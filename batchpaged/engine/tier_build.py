@@ -3,6 +3,7 @@
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -51,7 +52,11 @@ def build_tiers(runner: ModelRunner, config: "EngineConfig", num_blocks: int, ma
         raise ModelError(f"engine.host_cache of {format_bytes(num_frames * block_bytes)} cannot be taken; lower it") from error
     disk = _disk(config, block_bytes)
     most_tokens = min(num_blocks * config.block_size, max_model_len, config.max_batch_tokens)
-    costs = measure_costs(runner, frames, disk, most_tokens, config.block_size)
+    with ExitStack() as on_error:
+        if disk is not None:
+            on_error.callback(disk.close)
+        costs = measure_costs(runner, frames, disk, most_tokens, config.block_size)
+        on_error.pop_all()
     runner.tiers = TierStore(frames, disk, costs)
     return Tiers(num_frames, disk.num_slots if disk is not None else 0, costs)
 

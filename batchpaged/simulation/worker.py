@@ -40,6 +40,9 @@ class CountingModel:
         sampled = {seq_id: self._next_token(request) for seq_id, request in requests}
         return lambda: Sampled(sampled)
 
+    def close(self) -> None:
+        """It holds nothing."""
+
     def _next_token(self, request: SampleRequest) -> int:
         return END if request.num_tokens + 1 >= self.final_lengths[request.seed] else FILLER
 

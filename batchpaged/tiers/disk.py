@@ -15,7 +15,8 @@ class LostBlockError(Exception):
 class DiskSlots:
     """A file with room for `num_slots` blocks of `block_bytes` bytes.
 
-    It has no name where the system allows that, and is deleted when the process ends, however it ends. Not for several threads.
+    It has no name where the system allows that, and is deleted when it is closed or the process ends, however it ends. Not for several
+    threads.
     """
 
     def __init__(self, folder: Path, num_slots: int, block_bytes: int) -> None:
@@ -24,6 +25,10 @@ class DiskSlots:
         self._block_bytes = block_bytes
         self._file = tempfile.TemporaryFile(prefix="batchpaged-blocks-", dir=folder, buffering=0)
         self._digests: dict[int, int] = {}  # of what was written
+
+    def close(self) -> None:
+        """The file is gone from here on."""
+        self._file.close()
 
     def write(self, slot: int, row: np.ndarray) -> None:
         """row: uint8 [block_bytes]. Raises OSError; the slot is lost then."""

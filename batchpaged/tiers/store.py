@@ -26,6 +26,12 @@ class TierStore:
         self._thread = ThreadPoolExecutor(1, "batchpaged-disk") if disk is not None else None
         self._jobs: dict[int, Future[None]] = {}  # the last one on a frame
 
+    def close(self) -> None:
+        """Nothing is moved any more: the disk's thread ends once it is through with what it does now, and the file is closed."""
+        if self._disk is not None:
+            self._thread.shutdown(cancel_futures=True)
+            self._disk.close()
+
     def move(self, moves: Sequence[BlockMove]) -> None:
         """Out of the pool, and between host memory and disk. Saves that follow each other are one copy."""
         saves: list[BlockMove] = []

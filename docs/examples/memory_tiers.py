@@ -36,6 +36,7 @@ def run(prepared: Prepared, prompts: list[list[int]], max_tokens: int, **engine_
         done |= {completion.tag: completion.token_ids for completion in engine.step()}
     seconds, scheduler = time.perf_counter() - begun, engine.scheduler
     scheduler.check()
+    engine.close()
     counts, tiers = scheduler.counts, scheduler.tiers
     print(f"{seconds:.1f} s, {peak} blocks in use, {counts.prefilled} prompt tokens computed, {counts.recomputed} recomputed, {scheduler.num_preemptions} preempted")
     print(f"    {asdict(tiers.counts) if tiers is not None else 'no tiers'}")

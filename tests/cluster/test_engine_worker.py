@@ -41,6 +41,7 @@ class FakeEngine:
     num_out_of_memory: int = 0
     queue: list = field(default_factory=list)  # [steps left, tag, prompt tokens]
     history: list = field(default_factory=list)  # tags that ran, step by step
+    closed_in: list = field(default_factory=list)  # threads
 
     def __post_init__(self):
         self.pool = SimpleNamespace(num_blocks=10, block_size=16, num_referenced=2)
@@ -68,6 +69,9 @@ class FakeEngine:
 
     def open_tags(self):
         return [tag for _, tag, _ in self.queue[:2]]
+
+    def close(self):
+        self.closed_in.append(threading.current_thread())
 
     def step(self):
         self.gate.acquire()
@@ -225,7 +229,7 @@ def test_submits_never_wait_forever_however_they_meet_the_end():
 
 def test_an_engine_that_broke_is_gone_though_its_error_is_kept(released):
     engine = FakeEngine(fails_at=2)
-    worker, gone = start(engine), weakref.ref(engine)
+    worker, gone, closed_in = start(engine), weakref.ref(engine), engine.closed_in
     future = worker.submit(unit(3))
     worker.join(SECONDS)
     error = future.exception(SECONDS)
@@ -233,12 +237,12 @@ def test_an_engine_that_broke_is_gone_though_its_error_is_kept(released):
     del engine
     gc.collect()
     assert gone() is None and isinstance(error, FloatingPointError)
-    assert released == [worker._thread]
+    assert released == closed_in == [worker._thread]
 
 
 def test_a_stopped_engine_is_gone_and_its_units_are_told():
     engine = FakeEngine(gate=threading.Semaphore(0))
-    worker, gone = start(engine), weakref.ref(engine)
+    worker, gone, closed_in = start(engine), weakref.ref(engine), engine.closed_in
     worker.loaded.result(SECONDS)
     future = worker.submit(unit(100))
     worker.stop()
@@ -251,7 +255,7 @@ def test_a_stopped_engine_is_gone_and_its_units_are_told():
     worker.build = None
     del engine
     gc.collect()
-    assert gone() is None
+    assert gone() is None and closed_in == [worker._thread]
 
 
 # --- which engine a process has ---

@@ -1,5 +1,8 @@
 """From configuration to a running engine."""
 
+import threading
+import warnings
+import weakref
 from pathlib import Path
 
 import pytest
@@ -22,10 +25,13 @@ from batchpaged.engine.build import (
     steps_ahead,
 )
 from batchpaged.engine.engine import Engine
+from batchpaged.engine.release import release_memory
 from batchpaged.engine.sampling_params import SamplingParams
+from batchpaged.engine.step import BlockMove, MoveKind
 from batchpaged.errors import ModelError, RefusedError
 from batchpaged.models.layers import attention_layers
 from batchpaged.models.resolve import ResolvedModel
+from batchpaged.tiers.disk import DiskSlots
 
 LAYERS = (LayerShape(2, 16, 16), LayerShape(4, 24, 8))  # 64 and 128 numbers per token
 F32 = torch.float32
@@ -178,6 +184,36 @@ def test_costs_are_measured_where_no_prompt_fills_a_block(tmp_path: Path) -> Non
     model, config = ModelConfig(id="tiny", max_model_len=9), EngineConfig(kv_cache=3, host_cache=2)
     tiers = build_engine(resolved, model, config, "cpu", "run", num_threads=1).scheduler.tiers
     assert tiers.costs.token > 0 and tiers.costs.save > 0
+
+
+def test_a_closed_engine_leaves_no_open_file_and_no_thread(tmp_path: Path) -> None:
+    folder, threads = save_tiny(tmp_path / "model"), set(threading.enumerate())
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        engine = build_from(folder, kv_cache=16, host_cache=1, disk_cache=50)
+        store = engine._runner.tiers
+        store.move([BlockMove(MoveKind.SAVE, 3, 0), BlockMove(MoveKind.WRITE, 0, 7)])
+        assert set(threading.enumerate()) > threads
+        disk = weakref.ref(store._disk)
+        engine.close()
+        del engine, store
+        release_memory()
+        assert disk() is None
+    assert not [str(w.message) for w in caught if issubclass(w.category, ResourceWarning)]
+    assert set(threading.enumerate()) == threads
+
+
+def test_a_disk_that_cannot_be_measured_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed, close = [], DiskSlots.close
+    monkeypatch.setattr(DiskSlots, "write", _fail)
+    monkeypatch.setattr(DiskSlots, "close", lambda disk: closed.append(close(disk)))
+    with pytest.raises(ModelError, match="disk_cache: its file cannot be written: No space left"):
+        build_from(save_tiny(tmp_path / "model"), host_cache=1, disk_cache=50)
+    assert len(closed) == 1
+
+
+def _fail(*args: object) -> None:
+    raise OSError(28, "No space left on device")
 
 
 def tiny_layers(folder: Path) -> tuple[LayerShape, ...]:
