@@ -105,7 +105,7 @@ def run(
     `stop`, once set, lets the run finish the units that are being computed, and end with StoppedError if any are left.
     Raises RefusedError before any work if something is wrong, UnfinishedError if the run stopped before its end.
     """
-    with hinting(pipeline):
+    with hinting(pipeline, overrides):
         checked = read_pipeline(pipeline, overrides, limit)
         return run_pipeline(checked, reporter or NullReporter(), run_dir, fresh, retry_failed=retry_failed, stop=stop)
 
@@ -123,7 +123,7 @@ def plan(
     With `simulate` also what it would come to on so many workers. Of a pipeline with stages: for each what can be known.
     """
     reporter = reporter or NullReporter()
-    with hinting(pipeline):
+    with hinting(pipeline, overrides):
         prepared = prepare(read_pipeline(pipeline, overrides, limit), reporter.note)
     if prepared.pipeline.stages:
         return plan_stages(prepared, reporter, simulate)
@@ -132,7 +132,7 @@ def plan(
 
 def validate(pipeline: PipelineLike, *, overrides: Sequence[str] = ()) -> Validation:
     """Check file, gates, run directory, input, columns, templates and model. Raises RefusedError."""
-    with hinting(pipeline):
+    with hinting(pipeline, overrides):
         checked = read_pipeline(pipeline, overrides, None)
         check_free(checked.output.path)
         prepared = prepare(checked, NullReporter().note)

@@ -29,7 +29,7 @@ from batchpaged.past.previous import check_previous
 from batchpaged.planning.keys import MAX_TOKEN_ID
 from batchpaged.report.gates import parse_gates
 from batchpaged.run.store import is_on_store, name_of
-from batchpaged.structured.grammar import grammar_of
+from batchpaged.structured.grammar import file_of, grammar_of
 
 PipelineLike = str | Path | Pipeline | Mapping[str, Any]
 
@@ -164,7 +164,7 @@ def _check_structured(structured: StructuredConfig, tokenizer: Any) -> None:
         try:
             Grammars(lambda: view, 1).start(grammar)
         except ValueError as error:
-            raise ConfigError(f"sampling.structured: cannot be followed with this model's tokenizer: {error}") from error
+            raise ConfigError(f"sampling.structured{file_of(structured)}: cannot be followed with this model's tokenizer: {error}") from error
 
 
 def _check_machine(pipeline: Pipeline, config: Any) -> None:

@@ -2,11 +2,12 @@
 
 import glob
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from batchpaged.config.loading import read_pipeline_text
+from batchpaged.config.overrides import apply_overrides
 from batchpaged.config.yaml_text import read_yaml
 from batchpaged.errors import ConfigError, RefusedError
 
@@ -21,7 +22,7 @@ _PATHS = (
 
 
 @contextmanager
-def hinting(pipeline: object) -> Iterator[None]:
+def hinting(pipeline: object, overrides: Sequence[str] = ()) -> Iterator[None]:
     """Adds to a refusal of the work inside, where it may come from the folder that the command was started in.
 
     `pipeline`: its file; anything else has no folder, and gets no hint.
@@ -29,13 +30,13 @@ def hinting(pipeline: object) -> Iterator[None]:
     try:
         yield
     except RefusedError as error:
-        hints = hints_on_paths(Path(pipeline)) if isinstance(pipeline, (str, Path)) else []
+        hints = hints_on_paths(Path(pipeline), overrides) if isinstance(pipeline, (str, Path)) else []
         if not hints:
             raise
         raise type(error)("\n".join([str(error), *hints])) from error
 
 
-def hints_on_paths(file: Path) -> list[str]:
+def hints_on_paths(file: Path, overrides: Sequence[str] = ()) -> list[str]:
     """One line for each key whose path is there beside the file, and not in the current folder."""
     folder = file.absolute().parent
     if folder == Path.cwd():
@@ -46,6 +47,7 @@ def hints_on_paths(file: Path) -> list[str]:
         return []
     if not isinstance(data, Mapping):
         return []
+    data = apply_overrides(data, overrides)[0]
     stages = data.get("stages")
     sections = {"": data, **{f"stages[{index}].": stage for index, stage in enumerate(stages if isinstance(stages, list) else ())}}
     return [

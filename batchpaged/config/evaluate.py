@@ -29,8 +29,12 @@ def is_metric(name: str) -> bool:
 
 
 def _pairs_of(value: object) -> object:
-    """A mapping -> (word, worth) pairs, which can be hashed."""
-    return tuple(value.items()) if isinstance(value, Mapping) else value
+    """A mapping -> (word, worth) pairs, which can be hashed. Raises ValueError where YAML has read a word as something else."""
+    if not isinstance(value, Mapping):
+        return value
+    if any(isinstance(word, bool) for word in value):
+        raise ValueError('must be texts with numbers; YAML reads yes, no, on and off as true and false; write them in quotes: {"yes": 1, "no": 0}')
+    return tuple(value.items())
 
 
 Verdicts = Annotated[
@@ -70,7 +74,7 @@ class EvaluateConfig(Section):
         None, description="Column of the contexts that would have been right; with contexts, for recall_at_k, precision_at_k, mrr"
     )
     metrics_folder: Text = Field(
-        ".", description="Folder of the modules that metrics name; by default that of the pipeline file"
+        ".", description="Folder of the modules that metrics name; by default that of the pipeline file; then the current one"
     )
     judge: JudgeConfig | None = Field(
         None, description="The completion is a verdict on something: its words, and what each is worth; null: it is an answer"

@@ -14,7 +14,7 @@ from batchpaged.config.rules import broken_rules, parts_of
 from batchpaged.config.schema import node_at
 from batchpaged.config.yaml_text import read_yaml
 from batchpaged.errors import ConfigError
-from batchpaged.spelling import nearest
+from batchpaged.spelling import nearest_file
 
 MAX_FILE_BYTES = 1 << 20  # far above any pipeline; a data file given by mistake is not read
 
@@ -28,12 +28,12 @@ def load_pipeline(path: str | Path, overrides: Sequence[str] = ()) -> Pipeline:
     if not isinstance(document.data, Mapping):
         raise ConfigError(f"{path}: {_not_a_mapping(document.data)}")
     stem = re.sub(r"[^A-Za-z0-9._-]+", "_", Path(path).stem).lstrip("._-")[:100]
-    named = {"name": stem or "pipeline", **_with_metrics_folder(document.data, Path(path).parent)}
-    return _parse(named, str(path), overrides, document.lines)
+    named = {"name": stem or "pipeline", **document.data}
+    return _parse(named, str(path), overrides, document.lines, Path(path).parent)
 
 
 def _with_metrics_folder(data: Mapping, folder: Path) -> Mapping:
-    """A user's metrics lie beside the pipeline file, unless it says otherwise."""
+    """A user's metrics are looked for beside the pipeline file first, unless it says otherwise."""
     changed = dict(data)
     evaluate, stages = data.get("evaluate"), data.get("stages")
     if isinstance(evaluate, Mapping) and ":" in str(evaluate.get("metrics")):
@@ -74,7 +74,7 @@ def _similar_file(path: Path) -> str:
         names = [file.name for file in path.parent.iterdir() if file.suffix in (".yaml", ".yml")]
     except OSError:
         return f" (there is no folder {path.parent})"
-    meant = nearest(path.name, names)
+    meant = nearest_file(path.name, names)
     return f"; did you mean {path.parent / meant}?" if meant else ""
 
 
@@ -96,8 +96,12 @@ def _plain(mapping: Mapping) -> dict:
     }
 
 
-def _parse(mapping: Mapping, origin: str, overrides: Sequence[str], lines: Mapping[str, int]) -> Pipeline:
+def _parse(
+    mapping: Mapping, origin: str, overrides: Sequence[str], lines: Mapping[str, int], folder: Path | None = None
+) -> Pipeline:
+    """`folder`: of the pipeline file, if there is one."""
     data, overridden, problems = apply_overrides(mapping, overrides)
+    data = data if folder is None else _with_metrics_folder(data, folder)
     # a section left empty (`engine:` with every line commented out) is one at its defaults
     data = {key: value for key, value in data.items() if value is not None or node_at((key,)) is None}
     try:

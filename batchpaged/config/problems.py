@@ -16,7 +16,8 @@ ABSENT = object()  # the value of a key that is not there
 _PLAIN_PROMPT_KEYS = ("messages_column", "text_column", "token_ids_column", "chat_template", "reorder", "on_too_long")
 
 _STAGE = re.compile(r"^stages\[\d+\]\.")
-_SECRET_KEY = re.compile(r"(^|[._])(token|secret|password|passwd|credentials?|api_?key|access_?key)$", re.IGNORECASE)
+_SECRET_KEY = re.compile(r"(^|[._])(token|secret|password|passwd|credentials?|(api|access)?key)$", re.IGNORECASE)
+_MISSPELT = 0.8  # how like a key of the model a name is that is meant to be that one, and no secret
 _SECRET_VALUE = re.compile(
     r"\b(hf_|sk-|gh[pousr]_|AKIA|ASIA|glpat-|xox[abpr]-)[A-Za-z0-9_-]{6,}"
     r"|://[^/@\s]+@|[?&;](sig|token|secret|password|X-Amz-Signature|access_key|[a-z_]*key)=",
@@ -60,11 +61,17 @@ def shown(key: str, value: object) -> str:
     if isinstance(value, Mapping):
         return "{" + ", ".join(map(str, value)) + "}"
     text, key = _flow(value), _STAGE.sub("", key)
-    if _SECRET_KEY.search(key) or _SECRET_VALUE.search(text):
+    if _is_secret(key) or _SECRET_VALUE.search(text):
         return "***"
     if key.startswith("prompt.") and isinstance(value, str) and key[len("prompt."):] not in _PLAIN_PROMPT_KEYS:
-        return f"<{len(value)} characters>"
+        return f"<{len(value)} character{'s' * (len(value) != 1)}>"
     return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _is_secret(key: str) -> bool:
+    """Whether its last word is a secret's. `max_token` is none: it is `max_tokens`, misspelt."""
+    names = {*(known.rpartition(".")[2] for known in all_keys()), *_FOREIGN}
+    return _SECRET_KEY.search(key) is not None and nearest(key.rpartition(".")[2], names, _MISSPELT) is None
 
 
 def _flow(value: object) -> str:

@@ -7,8 +7,8 @@ sorted by path.
 
 from __future__ import annotations
 
-import difflib
 import json
+import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -19,6 +19,7 @@ import pyarrow.fs as pafs
 
 from batchpaged.dataset.locations import Location, first_line, mask, resolve
 from batchpaged.errors import InputError
+from batchpaged.spelling import nearest_file
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ def _find(path: str) -> list[FoundFile]:
         return _find_in_folder(location)
     if _is_glob(location.path):
         return _find_by_glob(location)
-    raise InputError(_describe_missing(location))
+    raise InputError(_describe_missing(location) + _counted_from(path))
 
 
 def _found(parent: Location, info: pafs.FileInfo) -> FoundFile:
@@ -169,10 +170,16 @@ def _describe_missing(location: Location, start: str = "") -> str:
         folder = folder.at(str(PurePosixPath(folder.path).parent))
         if folder.info().type == pafs.FileType.Directory:
             infos = folder.list(is_recursive=False)
-            near = difflib.get_close_matches(missing, [PurePosixPath(info.path).name for info in infos], 1)
-            hint = f"did you mean {near[0]!r}? " if near else ""
+            near = nearest_file(missing, [PurePosixPath(info.path).name for info in infos])
+            hint = f"did you mean {near!r}? " if near else ""
             return f"{start}{location.name} does not exist; {hint}{folder.name} holds {_describe(infos)}"
     return f"{start}{location.name} does not exist"
+
+
+def _counted_from(path: str) -> str:
+    """What a relative path is relative to."""
+    is_relative = "://" not in path and not os.path.isabs(os.path.expanduser(path))
+    return " (a relative path counts from the current folder)" if is_relative else ""
 
 
 def _describe(infos: Sequence[pafs.FileInfo]) -> str:

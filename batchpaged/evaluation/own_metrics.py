@@ -1,6 +1,6 @@
 """A user's own metric, `module:function`: Python code beside the pipeline file, called for each row.
 
-Only files in one folder are taken, and only functions that such a file defines: a pipeline file cannot name a function of
+Only files in that folder, or else in the current one, are taken, and only functions that such a file defines: a pipeline file cannot name a function of
 an installed package, which might do anything with a completion. It runs in the process that started the run.
 """
 
@@ -25,9 +25,9 @@ _WANTED = "(completion, references, row)"
 
 
 def load_own_metric(spec: str, folder: str) -> OwnMetric:
-    """The function that `module:function` names, from module.py in `folder`. Raises ConfigError."""
+    """The function that `module:function` names, from module.py in `folder`, or else in the current one. Raises ConfigError."""
     module_name, _, name = spec.partition(":")
-    file = Path(folder, *module_name.split(".")).with_suffix(".py")
+    file = _find(spec, Path(*module_name.split(".")).with_suffix(".py"), folder)
     module = _load(spec, module_name, file)
     function = getattr(module, name, None)
     if not inspect.isfunction(function) or function.__module__ != module.__name__:
@@ -52,8 +52,22 @@ def try_own_metric(spec: str, function: OwnMetric, references: Sequence[str], ro
         raise _problem(spec, f"it returned {type(value).__name__} for the first row; it has to return a finite number or a bool")
 
 
-def _similar_file(file: Path) -> str:
-    meant = nearest(file.stem, [other.stem for other in file.parent.glob("*.py")], cutoff=0.7)
+def _find(spec: str, path: Path, folder: str) -> Path:
+    files = [Path(folder, path), path]
+    found = next(filter(Path.is_file, files), None)
+    if found is None:
+        raise _problem(spec, f"there is no {path} in {_folders(folder)}{_similar_file(files)}; evaluate.metrics_folder says where else to look")
+    return found
+
+
+def _folders(folder: str) -> str:
+    here, first = Path.cwd(), Path(folder).resolve()
+    return str(here) if first == here else f"{first}, where the pipeline file is or evaluate.metrics_folder, nor in {here}, the current folder"
+
+
+def _similar_file(files: Sequence[Path]) -> str:
+    others = [other.stem for file in files for other in file.parent.glob("*.py")]
+    meant = nearest(files[0].stem, others, cutoff=0.7)
     return f"; did you mean {meant}?" if meant else ""
 
 
@@ -62,8 +76,6 @@ def is_score(value: object) -> bool:
 
 
 def _load(spec: str, name: str, file: Path) -> ModuleType:
-    if not file.is_file():
-        raise _problem(spec, f"there is no {file.resolve()}{_similar_file(file)}; evaluate.metrics_folder says where else to look")
     # A name that no other module has: what is imported under its own name elsewhere stays as it is.
     found = importlib.util.spec_from_file_location(f"batchpaged_own_metrics.{name}", file)
     module = importlib.util.module_from_spec(found)

@@ -15,7 +15,6 @@ measured, so nothing was shown to be good. Where there is no previous figure the
 
 from __future__ import annotations
 
-import difflib
 import operator
 import re
 from collections.abc import Callable, Iterable
@@ -23,8 +22,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from batchpaged.config.evaluate import is_metric
+from batchpaged.config.gates import FORM
 from batchpaged.errors import ConfigError
 from batchpaged.report.facts import MISS_CAUSES, STAGES
+from batchpaged.spelling import nearest
 
 ROW_COUNTS = ("total", "succeeded", "failed", "truncated", "deduplicated")
 ALIASES = {f"{kind}_rows": f"rows.{kind}" for kind in ROW_COUNTS}
@@ -95,11 +96,7 @@ def parse_gate(text: str) -> Gate:
     """Raises ConfigError when the text is not a condition; whether its figure exists is not looked at."""
     match = _GATE.fullmatch(text)
     if match is None:
-        raise ConfigError(
-            f"gates: {text!r} is not a condition; write `figure operator number`, for example "
-            f"`prefix_cache_hit_rate >= 0.8`, with one of {' '.join(_OPERATORS)}; the number may be the previous "
-            "run's, for example `f1 >= previous - 0.02` or `time.total <= previous * 1.5`"
-        )
+        raise ConfigError(f"gates: {text!r} is not a condition; write {FORM}, with one of {' '.join(_OPERATORS)}")
     number = float((match["bound"] or match["by"] or "0").replace("_", ""))
     change = None if match["bound"] else match["change"] or "+"
     return Gate(match["figure"], match["operator"], number, text.strip(), change)
@@ -161,10 +158,10 @@ def _require_figure(gate: Gate, metrics: set[str], stages: tuple[str, ...]) -> N
     known += [f"stages.{stage}.{figure}" for stage in stages for figure in FIGURES]
     if gate.figure in known:
         return
-    nearest = difflib.get_close_matches(gate.figure, known, n=1, cutoff=0.0)[0]
+    meant = nearest(gate.figure, known)
+    hint = f"; the nearest is {meant!r}." if meant else "; docs/pipeline-file.md lists the figures."
     raise ConfigError(
-        f"gates: {gate.text!r} asks for {gate.figure!r}, which no report of this pipeline has; the nearest is {nearest!r}."
-        + _advice(gate.figure, metrics, stages)
+        f"gates: {gate.text!r} asks for {gate.figure!r}, which no report of this pipeline has{hint}" + _advice(gate.figure, metrics, stages)
     )
 
 

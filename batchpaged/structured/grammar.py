@@ -40,10 +40,14 @@ def grammar_of(config: StructuredConfig | None) -> str | None:
     key, build = _source(config)
     try:
         return build()
-    except UnfollowableSchema as error:
-        raise ConfigError(f"sampling.structured.{key}: {_with_places(error)}") from error
     except ValueError as error:
-        raise ConfigError(f"sampling.structured.{key}: {error}") from error
+        words = _with_places(error) if isinstance(error, UnfollowableSchema) else error
+        raise ConfigError(f"sampling.structured.{key}{file_of(config)}: {words}") from error
+
+
+def file_of(config: StructuredConfig) -> str:
+    """`, schema.json` after a key, where the schema is in a file."""
+    return f", {config.schema_file}" if config.schema_file is not None else ""
 
 
 def _source(config: StructuredConfig) -> tuple[str, Any]:

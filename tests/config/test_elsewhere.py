@@ -48,6 +48,12 @@ def test_paths_that_are_in_the_current_folder_are_not(project, tmp_path, monkeyp
     assert refused("rag.yaml") == ["wrong", "and wrong"]
 
 
+def test_paths_given_on_the_command_line_count(project):
+    with pytest.raises(InputError) as found, hinting(project / "rag.yaml", ["input.path=chat.jinja"]):
+        raise InputError("wrong")
+    assert str(found.value).splitlines()[1].startswith(f"input.path: chat.jinja is in {project}, ")
+
+
 def test_what_has_no_folder_or_is_no_pipeline_gets_no_hint(project):
     (project / "bad.yaml").write_text("{")
     for pipeline in ({"input": {"path": "data"}}, project / "bad.yaml", project / "none.yaml"):

@@ -175,7 +175,7 @@ def test_overrides_leave_the_mapping_as_it_is():
         ("engine.block_size=3", "--set: engine.block_size = 3: must be one of 8, 16, 32, 64, 128"),
         ("engine.block_size.x=3", "--set: engine.block_size = {x}: must be one of"),
         ("engine={block_size: 3}", "--set: engine.block_size = 3: must be one of"),
-        ("gates=[oops]", "--set: gates[0] = 'oops': must be `figure operator number`"),
+        ("gates=[oops]", "--set: gates[0] = 'oops': has none of the operators"),
         ("name=123", "--set: name = 123: must be a string like \"rag_eval\"; write it in quotes: '123'"),
         ("block_size", "--set: block_size: must read key=value, like engine.block_size=32"),
         ("=3", "--set: (no key): must read key=value"),
@@ -223,3 +223,10 @@ def test_what_is_no_size(text):
 )  # fmt: skip
 def test_sizes_as_people_read_them(num_bytes, text):
     assert format_bytes(num_bytes) == text
+
+
+def test_metrics_are_looked_for_beside_the_file_however_they_are_given(write):
+    path = write()
+    for overrides in (["evaluate.metrics=['mine:f']"], ["evaluate={metrics: 'mine:f'}"]):
+        assert load_pipeline(path, overrides).evaluate.metrics_folder == str(path.parent)
+    assert load_pipeline(path, ["evaluate={metrics: 'mine:f', metrics_folder: there}"]).evaluate.metrics_folder == "there"

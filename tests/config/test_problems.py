@@ -150,6 +150,8 @@ SECRETS = [
     ("model.hf_token", "whatever"),
     ("input.password", "whatever"),
     ("model.token", 123),
+    ("model.key", "whatever"),
+    ("input.api_key", "whatever"),
     ("input.aws_secret_access_key", "whatever"),
     ("model.dtype", "hf_abcdefghijklmnop"),
     ("output.path", "s3://user:whatever@bucket/x"),
@@ -164,8 +166,9 @@ def test_secrets_are_masked(complaint, key, value):
     assert f"{key} = ***: " in message and "whatever" not in message and "abcdef" not in message
 
 
-def test_columns_of_token_ids_are_no_secrets(complaint):
-    assert "prompt.token_ids_column = 5: " in complaint("prompt.token_ids_column", 5)
+@pytest.mark.parametrize("key", ["prompt.token_ids_column", "sampling.max_token", "sampling.max_new_token", "engine.max_batch_token"])
+def test_keys_about_tokens_are_no_secrets(complaint, key):
+    assert f"{key} = 5: " in complaint(key, 5)
 
 
 @pytest.mark.parametrize("value", [{"role": "Answer briefly"}, [{"role": "Answer briefly"}], ["Answer briefly"] * 9])
@@ -175,6 +178,7 @@ def test_long_and_nested_values_are_cut(complaint, value):
 
 
 def test_prompt_text_is_never_repeated(complaint):
+    assert "prompt.sistem = <1 character>: " in complaint("prompt.sistem", "a")
     assert "briefly" not in complaint("prompt.sytem", "Answer briefly")
     assert "briefly" not in complaint("promt", {"user": "Answer briefly"})
     assert "briefly" not in complaint("engine.device", [{"user": "Answer briefly"}])

@@ -112,6 +112,13 @@ def test_a_missing_file_gets_a_suggestion(tree):
     assert "does not exist" in message and "did you mean 'part-9.parquet'?" in message
 
 
+def test_a_missing_relative_path_says_what_it_counts_from(tree, monkeypatch):
+    monkeypatch.chdir(tree)
+    assert problem("nowhere.parquet").startswith(f"{tree}/nowhere.parquet does not exist; {tree} holds")
+    assert problem("nowhere.parquet").endswith(" (a relative path counts from the current folder)")
+    assert "counts from" not in problem(tree / "nowhere.parquet")
+
+
 def test_a_missing_folder_shows_the_nearest_that_exists(tree):
     message = problem(tree / "data/2024/*.parquet")
     assert f"{tree}/data/2024 does not exist" in message and f"{tree} holds" in message

@@ -56,8 +56,8 @@ def test_with_references_only_rows_that_have_one_count(folder: str) -> None:
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("absent:f", r"there is no .*absent\.py; evaluate.metrics_folder says where else to look"),
-        ("os:system", r"there is no .*os\.py"),  # nothing that is installed
+        ("absent:f", r"there is no absent\.py in .*, nor in .*, the current folder; evaluate.metrics_folder says"),
+        ("os:system", r"there is no os\.py"),  # nothing that is installed
         ("mine:overlp", "defines no function 'overlp'; did you mean overlap"),
         ("mine:system", "defines no function 'system'"),  # nor what the file imports
         ("mine:constant", "defines no function 'constant'"),
@@ -69,6 +69,13 @@ def test_with_references_only_rows_that_have_one_count(folder: str) -> None:
 def test_what_cannot_be_called_is_refused(folder: str, spec: str, message: str) -> None:
     with pytest.raises(ConfigError, match=f"evaluate.metrics: {spec}: .*{message}"):
         load_own_metric(spec, folder)
+
+
+def test_it_is_looked_for_in_the_current_folder_too_but_there_last(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(Path(folder, "sub"))
+    assert load_own_metric("deep:one", folder)("", [], {}) == 1
+    Path("mine.py").write_text("def defaults(completion, references, row): return 5\n")
+    assert load_own_metric("mine:defaults", folder)("", [], {}) == 0
 
 
 @pytest.mark.parametrize(

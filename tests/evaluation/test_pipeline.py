@@ -86,7 +86,7 @@ def test_another_choice_of_metrics_is_evaluated_anew(result: api.RunResult, fold
         ({"metrics": "mrr", "contexts": "context"}, "evaluate.contexts: 'context' is no column"),
         ({"metrics": "f1", "references": "answer"}, "'answer' is no column of the input; did you mean 'answers'\\? The input has id, "),
         ({"metrics": "mrr", "gold_contexts": "divisor"}, "evaluate.gold_contexts: column 'divisor' is int64"),
-        ({"metrics": "own:length", "metrics_folder": "/nowhere"}, "there is no /nowhere/own.py"),
+        ({"metrics": "absent:length", "metrics_folder": "/nowhere"}, "there is no absent.py in /nowhere, "),
     ],
 )
 def test_validate_refuses_what_would_fail(folder: Path, evaluate: dict, message: str) -> None:

@@ -102,6 +102,12 @@ def test_an_unknown_figure_is_refused_with_the_nearest(text: str, nearest: str) 
         parse_gates([text], ["exact_match", "f1"])
 
 
+def test_a_figure_like_no_other_gets_no_nearest() -> None:
+    with pytest.raises(ConfigError, match="has; docs/pipeline-file.md lists the figures") as refused:
+        parse_gates(["zzzzzz > 1"], ["f1"])
+    assert "nearest" not in str(refused.value)
+
+
 @pytest.mark.parametrize(
     ("text", "metrics", "stages", "words"),
     [

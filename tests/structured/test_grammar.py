@@ -34,6 +34,13 @@ def test_what_cannot_be_followed_is_said_on_one_line_with_its_key(constraint, re
     assert message.startswith("sampling.structured.") and reason in message and "\n" not in message
 
 
+def test_the_file_of_a_wrong_schema_is_named(tmp_path):
+    path = tmp_path / "schema.json"
+    path.write_text('{"uniqueItems": true}')
+    with pytest.raises(ConfigError, match=f"^sampling.structured.json_schema, {path}: llguidance does not support"):
+        grammar_of(StructuredConfig(json_schema=str(path)))
+
+
 def test_all_faults_of_a_schema_are_told_at_once_with_their_places():
     parts = {"a/b": {"not": {}}, "c": {"$ref": "#/$defs/d"}, "e": {"format": "wat", "type": "string"}}
     schema = {"properties": parts, "$defs": {"d": {"uniqueItems": True, "contains": {}}}}
