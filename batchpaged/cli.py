@@ -7,7 +7,7 @@ import os
 import shlex
 import sys
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import click
@@ -20,7 +20,7 @@ from batchpaged.cli_size import size
 from batchpaged.errors import BatchpagedError, RefusedError, StoppedError
 
 _LOG_FORMAT = "batchpaged.log_format"  # of stderr, in click's context
-_RESUME = "batchpaged.resume"  # makes the command that goes on with an interrupted run; in click's context
+_RESUME = "batchpaged.resume"  # in click's context: gives the command that goes on, and whether any unit has finished
 
 EXIT_CODES = """\b
 Exit codes:
@@ -59,7 +59,7 @@ _BUG = "This is a bug in batchpaged. BATCHPAGED_DEBUG=1 shows where it is."
 def _complain(message: str, ctx: click.Context, may_resume: bool = True) -> None:
     if os.environ.get("BATCHPAGED_DEBUG") == "1":
         traceback.print_exc()
-    resume = ctx.meta[_RESUME]() if may_resume and _RESUME in ctx.meta else None
+    resume, has_units = ctx.meta[_RESUME]() if may_resume and _RESUME in ctx.meta else (None, False)
     if ctx.meta.get(_LOG_FORMAT) == "json":
         from batchpaged.run.log import JsonReporter
 
@@ -67,7 +67,7 @@ def _complain(message: str, ctx: click.Context, may_resume: bool = True) -> None
         return
     click.echo(message, err=True)
     if resume:
-        click.echo(f"Finished units are kept. To go on:\n  {resume}", err=True)
+        click.echo(f"{'Finished units are kept. ' * has_units}To go on:\n  {resume}", err=True)
 
 
 _SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
@@ -133,7 +133,7 @@ def run(
     """
     if fresh and retry_failed:
         raise click.UsageError("--fresh discards what --retry-failed would keep; give one of them.")
-    ctx.meta[_RESUME] = lambda: resume_command(file, overrides, limit, run_dir)
+    ctx.meta[_RESUME] = lambda: (resume_command(file, overrides, limit, run_dir), _has_finished_units(file, overrides, run_dir))
     ctx.meta[_LOG_FORMAT] = log_format
     from batchpaged.cli_text import summary_lines
 
@@ -165,6 +165,16 @@ def resume_command(file: Path, overrides: Iterable[str], limit: int | None, run_
     words += [] if limit is None else ["--limit", str(limit)]
     words += [] if run_dir is None else ["--run-dir", run_dir]
     return shlex.join(map(mask_credentials, words))
+
+
+def _has_finished_units(file: Path, overrides: Sequence[str], run_dir: str | None) -> bool:
+    from batchpaged.config import load_pipeline
+    from batchpaged.run.outline import has_finished_units
+
+    try:
+        return has_finished_units(load_pipeline(file, overrides).output.path if run_dir is None else run_dir)
+    except (BatchpagedError, OSError):  # a file that is gone, or a folder that cannot be read: the run's own error says more
+        return False
 
 
 @cli.command(short_help="Check a pipeline file, its input and its model.")

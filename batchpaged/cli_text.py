@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 STATE_ADVICE = {
     "running": "at work",
-    "interrupted": "finished units are kept; the same `batchpaged run` goes on",
+    "interrupted": "the same `batchpaged run` goes on",
     "done": "finished",
     "not planned": "no unit has begun; the same `batchpaged run` goes on",
 }
@@ -133,7 +133,7 @@ def validation_lines(file: str, validation: "Validation") -> list[str]:
 def status_lines(status: "RunStatus") -> list[str]:
     facts = [
         ("Run", f"{status.name}  {status.run_id}"),
-        ("State", f"{status.state}: {status.verdict or STATE_ADVICE[status.state]}"),
+        ("State", f"{status.state}: {status.verdict or _advice(status)}"),
         ("Units", _share(status.num_units_done, status.num_units)),
         ("Rows", _share(status.num_rows_done, status.num_rows)),
         ("Started", _moment(status.started_at)),
@@ -142,6 +142,11 @@ def status_lines(status: "RunStatus") -> list[str]:
     ]
     facts += [(stage.name, f"{stage.state}, units: {_share(stage.num_units_done, stage.num_units)}") for stage in status.stages]
     return _aligned(facts)
+
+
+def _advice(status: "RunStatus") -> str:
+    is_begun = status.state == "interrupted" and status.num_units_done > 0
+    return "finished units are kept; " * is_begun + STATE_ADVICE[status.state]
 
 
 def _share(done: int | None, total: int | None) -> str:

@@ -122,13 +122,19 @@ def test_errors_are_one_message_and_a_code(api, error, exit_code):
     assert ("  batchpaged run rag.yaml\n" in outcome.stderr) == (exit_code == 3)
 
 
-def test_an_interrupted_run_says_how_to_go_on(api):
+@pytest.mark.parametrize(
+    ("place", "words"), [("units", "Finished units are kept. "), ("stages/a/units", "Finished units are kept. "), ("plan", "")]
+)
+def test_an_interrupted_run_says_how_to_go_on_and_what_is_kept_if_anything_is(api, tmp_path, monkeypatch, place, words):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "d" / place).mkdir(parents=True)
+    (tmp_path / "d" / place / "unit-000000.parquet").touch()
     api.answers["run"] = KeyboardInterrupt()
     outcome = invoke("run", "my rag.yaml", "--set", "a.b=[1, 2]", "--limit", 5, "--run-dir", "d", "--fresh")
     assert outcome.exit_code == 3
     assert outcome.stderr.splitlines() == [
         "interrupted",
-        "Finished units are kept. To go on:",
+        f"{words}To go on:",
         "  batchpaged run 'my rag.yaml' --set 'a.b=[1, 2]' --limit 5 --run-dir d",
     ]
 

@@ -121,6 +121,11 @@ def test_a_status_says_how_far_the_run_is(status):
     ]
 
 
+def test_a_run_without_a_finished_unit_keeps_none(status):
+    status.num_units_done = 0
+    assert status_lines(status)[1] == "State          interrupted: the same `batchpaged run` goes on"
+
+
 @pytest.mark.parametrize("state", ["running", "interrupted", "done", "not planned"])
 def test_each_state_is_explained(status, state):
     status.state = state

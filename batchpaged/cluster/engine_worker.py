@@ -260,7 +260,7 @@ class EngineWorker:
         self._end(
             UnfinishedError(
                 f"inference: the engine of worker {self.name} has not finished a step for {seconds:.0f} s, "
-                f"at {shown}{more}; finished units are kept. Run the same command again; where steps may take so long, "
+                f"at {shown}{more}. Run the same command again; where steps may take so long, "
                 "raise engine.stall_seconds"
             )
         )

@@ -23,14 +23,14 @@ def result_of(future: Future, stage: str) -> Any:
     except BatchpagedError:
         raise
     except CancelledError as error:
-        raise UnfinishedError("the connection to the Dask cluster was lost; finished units are kept") from error
+        raise UnfinishedError("the connection to the Dask cluster was lost; run the same command again") from error
     except (KilledWorker, MemoryError) as error:
         what = "a worker died several times in a row, most likely" if isinstance(error, KilledWorker) else "stopped"
         raise UnfinishedError(
-            f"{stage}: {what} for want of memory; finished units are kept. "
+            f"{stage}: {what} for want of memory. "
             "Lower engine.kv_cache or engine.max_batch_tokens and run the same command again"
         ) from error
     except (OSError, RuntimeError) as error:
         raise UnfinishedError(
-            f"{stage} stopped: {type(error).__name__}: {error}; finished units are kept, run the same command again"
+            f"{stage} stopped: {type(error).__name__}: {error}; run the same command again"
         ) from error

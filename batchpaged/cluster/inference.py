@@ -123,7 +123,7 @@ class Inference:
         if self._slots.addresses:
             self._last_worker_seen = now
         elif now - self._last_worker_seen > NO_WORKER_SECONDS:
-            raise UnfinishedError("inference: the cluster has no workers any more; finished units are kept")
+            raise UnfinishedError("inference: the cluster has no workers any more; start some and run the same command again")
 
     def _hand_out(self) -> None:
         for slot, address in self._slots.addresses.items():

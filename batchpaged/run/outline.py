@@ -9,9 +9,9 @@ from typing import Any
 
 from batchpaged.errors import RunDirectoryError
 from batchpaged.run.directory import RunDirectory
-from batchpaged.run.store import Store, StoreError, is_on_store, open_store
+from batchpaged.run.store import Store, StoreError, is_on_store, name_of, open_store
 from batchpaged.run.store_lock import read_owner
-from batchpaged.run.stored import check_no_strangers
+from batchpaged.run.stored import check_no_strangers, working_copy
 
 _CONTENTS = ("report.json", "run.json", "plan.json")  # of other files names and times are enough
 
@@ -46,6 +46,12 @@ def _draw(store: Store, folder: Path) -> bool:
         store.get(name, path) if name in _CONTENTS else path.touch()
         os.utime(path, ns=(info.mtime_ns or 0, info.mtime_ns or 0))
     return "run.json" in files
+
+
+def has_finished_units(run_dir: Path | str) -> bool:
+    """Of a run directory on a store its working copy says it, which has whatever this machine knows of."""
+    path = working_copy(name_of(run_dir)) if is_on_store(run_dir) else Path(run_dir)
+    return any(next(path.glob(place), None) for place in ("units/unit-*.parquet", "stages/*/units/unit-*.parquet"))
 
 
 def check_free(run_dir: Path | str) -> None:

@@ -55,7 +55,7 @@ def test_a_lost_scheduler_ends_the_run_which_goes_on_with_another_cluster(cluste
     engine = {"kv_cache": 300, "max_sequences": 2, "device": "cpu"}
     sections = {"sampling": sampling, "engine": engine, "gates": []}
     monkeypatch.setattr(remote, "CONNECT_SECONDS", 5)  # it looks for its scheduler as long as for a new one
-    with pytest.raises(UnfinishedError, match="connection to the Dask cluster was lost; finished units are kept"):
+    with pytest.raises(UnfinishedError, match="connection to the Dask cluster was lost; run the same command again"):
         api.run(
             tiny_runs.pipeline(run_dir, cluster={"scheduler": str(file)}, **sections),
             reporter=Killer(scheduler, run_dir / "units"),
