@@ -104,7 +104,12 @@ def _memory(needed: int | None, available: int | None) -> str:
 
 def _estimate(plan: "PlanReport") -> str:
     note = f" ({plan.estimate_note})" if plan.estimate_note else ""
-    return f"{fmt.seconds(plan.estimated_seconds)}{note}"
+    seconds = plan.estimated_seconds
+    if seconds is None:
+        return f"{fmt.ABSENT}{note}"
+    # what a step costs besides its arithmetic is not in the estimate, and would be most of so little
+    inference = "under a second" if seconds < 1 else fmt.seconds(seconds)
+    return f"{inference} of inference{note}, and some seconds to start and to end"
 
 
 def _failed_lines(plan: "PlanReport") -> Iterator[str]:

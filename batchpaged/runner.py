@@ -92,7 +92,7 @@ def run_pipeline(
                     compute_stages(work, directory, identity_of, started)
                 else:
                     _compute(work, directory, info["run_id"], sitting, started)
-            report = _write_report(pipeline, directory, location, reporter)
+            report = _write_report(pipeline, directory, location, source.num_rows_left_out, reporter)
             exit_code = 0 if all(gate["passed"] for gate in report["gates"]) else 1
             keeper.keep_results(is_new_output=ready is not None)
             _log_end(reporter, report, exit_code)
@@ -154,7 +154,7 @@ def _compute(work: Work, directory: RunDirectory, run_id: str, sitting: str, sta
 
 
 def _write_report(
-    pipeline: Pipeline, directory: RunDirectory, location: Path | str, reporter: ProgressReporter
+    pipeline: Pipeline, directory: RunDirectory, location: Path | str, num_left_out: int, reporter: ProgressReporter
 ) -> dict[str, Any]:
     reporter.update(Progress("report", 0, 3, "files"))
     is_there = directory.of_stage(pipeline.stages[-1].name).exists if pipeline.stages else has_plan(directory.path)
@@ -163,8 +163,8 @@ def _write_report(
         return read_report(directory.report)
     previous = previous_report(pipeline, directory, location)
     if pipeline.stages:
-        return write_stages_report(pipeline, directory, previous)
-    facts = collect_facts(directory, pipeline, read_plan(directory.path)[0], previous)
+        return write_stages_report(pipeline, directory, previous, num_left_out)
+    facts = collect_facts(directory, pipeline, read_plan(directory.path)[0], previous, num_left_out)
     report = build_report(facts)
     write_html(report, facts, directory.path / "report.html")
     write_prometheus(report, directory.path / "metrics.prom")

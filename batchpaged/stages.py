@@ -113,11 +113,11 @@ def write_stage_report(pipeline: Pipeline, directory: RunDirectory, index: int) 
 
 
 def write_stages_report(
-    pipeline: Pipeline, directory: RunDirectory, previous: dict[str, Any] | None
+    pipeline: Pipeline, directory: RunDirectory, previous: dict[str, Any] | None, num_rows_left_out: int = 0
 ) -> dict[str, Any]:
     """Of the whole run: of each stage, and of all together."""
     reports = {stage.name: write_stage_report(pipeline, directory, i) for i, stage in enumerate(pipeline.stages)}
-    report = combine(directory.info(), reports, pipeline.gates, previous)
+    report = combine(directory.info(), reports, pipeline.gates, previous, num_rows_left_out)
     _join_scores(directory, reports)
     write_stages_html(report, directory.path / "report.html")
     write_prometheus(report, directory.path / "metrics.prom")

@@ -45,6 +45,7 @@ def test_overrides_limit_and_run_directory(tmp_path):
     rows = tiny_runs.output(result.run_dir).to_pylist()
     assert [row["id"] for row in rows] == [row["id"] for row in tiny_runs.rows()[:5]]
     assert {row["completion_tokens"] for row in rows} <= {1, 2, 3}
+    assert result.report["limit"] == {"rows": 5, "of": tiny_runs.NUM_ROWS}
 
 
 def test_stages_are_reported_in_order(tmp_path):

@@ -64,7 +64,7 @@ def test_a_plan_says_what_the_run_would_take(plan):
         "Longest prompt    812 tokens, row q-17",
         "Units             4",
         "KV memory         3.0 GiB needed, 2.0 GiB available; sequences will wait for blocks",
-        "Estimated time    3 min 12 s (at the speed of this CPU)",
+        "Estimated time    3 min 12 s of inference (at the speed of this CPU), and some seconds to start and to end",
         "",
         "12 rows will fail:",
         "  q-3: prompt of 5,000 tokens is too long",
@@ -87,6 +87,11 @@ def test_what_a_plan_does_not_know_is_a_dash(plan):
     plan.kv_bytes_available = plan.estimated_seconds = plan.estimate_note = None
     values = [line.rpartition("  ")[2].strip() for line in plan_lines(plan)]
     assert values[3:9] == ["–", "48", "–", "4", "–", "–"]
+
+
+def test_an_estimate_of_next_to_nothing_is_not_given_to_the_hundredth(plan):
+    plan.estimated_seconds = 0.02
+    assert "Estimated time    under a second of inference (" in "\n".join(plan_lines(plan))
 
 
 @pytest.mark.parametrize(

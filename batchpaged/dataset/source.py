@@ -53,6 +53,7 @@ class Source:
     files: tuple[SourceFile, ...]  # with a limit, only those it reaches
     parts: tuple[Part, ...]  # every row in exactly one, in order
     stored_as: tuple[tuple[str, str], ...] = ()  # (column, its name in the files) where the two are not the same
+    num_rows_left_out: int = 0  # by a limit
 
     @property
     def num_rows(self) -> int:
@@ -205,8 +206,10 @@ def _try_open(file: FoundFile) -> tuple[SourceFile, FileFacts] | str:
 def _number_rows(schema: pa.Schema, opened: Sequence[tuple[SourceFile, FileFacts]], limit: int | None) -> Source:
     parts = cut_parts([facts.groups for _, facts in opened], limit, PART_SIZE)
     files = tuple(file for file, _ in opened)
-    is_cut = sum(part.num_rows for part in parts) == limit
-    return Source(schema, files[: parts[-1].pieces[-1].file_index + 1] if is_cut and parts else files, parts)
+    num_rows = sum(part.num_rows for part in parts)
+    is_cut = num_rows == limit
+    used = files[: parts[-1].pieces[-1].file_index + 1] if is_cut and parts else files
+    return Source(schema, used, parts, num_rows_left_out=sum(facts.num_rows for _, facts in opened) - num_rows)
 
 
 def _judge_schema(schema: pa.Schema) -> list[str]:

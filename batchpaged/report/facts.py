@@ -136,4 +136,5 @@ class RunFacts:
     is_structured: bool = False  # completions follow grammars
     references: str | None = None  # column that the completions were compared with
     evaluation_details: dict[str, dict[str, Any]] | None = None  # metric -> {low, high, num_rows, errors}
+    num_rows_left_out: int = 0  # of the input, by input.limit
     previous: dict[str, Any] | None = None  # report of the previous good run, where a gate compares with it

@@ -63,11 +63,13 @@ def gate_value(value: float | None) -> str:
 
 
 def gate_result(gate: dict[str, Any]) -> str:
-    """0.61, or `0.61, previous 0.63` where the gate compares with the previous good run."""
-    value = gate_value(gate["value"])
-    if "previous" not in gate:
-        return value
-    return f"{value}, no previous" if gate["previous"] is None else f"{value}, previous {gate_value(gate['previous'])}"
+    """0.61, or `0.61, previous 0.63` where the gate compares with the previous good run; why it may have failed, if a limit may be."""
+    parts = [gate_value(gate["value"])]
+    if "previous" in gate:
+        parts.append("no previous" if gate["previous"] is None else f"previous {gate_value(gate['previous'])}")
+    if "limit" in gate and not gate["passed"]:
+        parts.append(f"only {count(gate['limit']['rows'])} of {count(gate['limit']['of'])} rows were run (input.limit)")
+    return ", ".join(parts)
 
 
 def plural(number: int, noun: str) -> str:

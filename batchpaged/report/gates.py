@@ -127,13 +127,15 @@ def _constrained(stage: str) -> list[str]:
 
 
 def check(text: str, report: dict[str, Any], previous: dict[str, Any] | None = None) -> dict[str, Any]:
-    """One entry of the report's `gates`: {gate, value, passed}, and `previous` where the gate asks for that.
+    """One entry of the report's `gates`: {gate, value, passed}, `limit` where that left rows out, and `previous` where the gate
+    asks for that.
 
     `previous` is the report of the previous good run.
     """
     gate = parse_gate(text)
     value, before = find_figure(gate.figure, report), find_figure(gate.figure, previous or {})
-    entry = {"gate": gate.text, "value": value, "passed": gate.is_passed_by(value, before)}
+    limit = {"limit": report["limit"]} if report.get("limit") else {}
+    entry = {"gate": gate.text, "value": value, "passed": gate.is_passed_by(value, before), **limit}
     return {**entry, "previous": before} if gate.is_relative else entry
 
 

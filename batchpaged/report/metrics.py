@@ -42,6 +42,7 @@ def build_report(facts: RunFacts) -> dict[str, Any]:
         "memory_tiers": memory_tiers(facts.engines),
         "references": facts.references,
         "evaluation_details": None if facts.evaluation_details is None else dict(facts.evaluation_details),
+        "limit": limit_of(totals.num_rows, facts.num_rows_left_out),
         "previous": _previous(facts.previous),
     }
     report = _finite(report)
@@ -67,6 +68,11 @@ def describe_verdict(report: dict[str, Any]) -> str | None:
     failed = [f"{rows['failed']:,} of {rows['total']:,} rows failed"] if rows["failed"] else []
     num_failed = sum(not gate["passed"] for gate in gates)
     return ", ".join([*failed, *([f"{num_failed} of {len(gates)} gates failed"] if num_failed else [])]) or None
+
+
+def limit_of(num_rows: int, num_left_out: int) -> dict[str, int] | None:
+    """What input.limit left of the input; None where all of it was run."""
+    return {"rows": num_rows, "of": num_rows + num_left_out} if num_left_out else None
 
 
 def ratio(part: float | None, whole: float | None) -> float | None:

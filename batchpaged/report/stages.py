@@ -7,13 +7,17 @@ from typing import Any
 
 from batchpaged.report.gates import COUNTED, check
 from batchpaged.report.memory_tiers import of_all_stages
-from batchpaged.report.metrics import implied_gates, ratio, reuse
+from batchpaged.report.metrics import implied_gates, limit_of, ratio, reuse
 
 Report = dict[str, Any]
 
 
 def combine(
-    info: Mapping[str, Any], stages: Mapping[str, Report], gates: Sequence[str], previous: Report | None = None
+    info: Mapping[str, Any],
+    stages: Mapping[str, Report],
+    gates: Sequence[str],
+    previous: Report | None = None,
+    num_rows_left_out: int = 0,
 ) -> Report:
     """Tokens, times, workers and misses are sums over the stages; rows are those of the last one, which every row reaches.
 
@@ -44,6 +48,7 @@ def combine(
         "evaluation_details": _merged(stages, lambda report: report["evaluation_details"]) or None,
         "sequence_groups": _groups(every("sequence_groups")),
         "memory_tiers": of_all_stages(every("memory_tiers")),
+        "limit": limit_of(last["rows"]["total"], num_rows_left_out),
         "previous": None if previous is None else {key: previous["run"][key] for key in ("id", "finished_at")},
         "stages": dict(stages),
     }

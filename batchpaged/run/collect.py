@@ -36,7 +36,11 @@ class Sitting:
 
 
 def collect_facts(
-    directory: RunDirectory, pipeline: Pipeline, summary: PlanSummary, previous: dict[str, Any] | None = None
+    directory: RunDirectory,
+    pipeline: Pipeline,
+    summary: PlanSummary,
+    previous: dict[str, Any] | None = None,
+    num_rows_left_out: int = 0,
 ) -> RunFacts:
     """Reads every unit's results (no completions) and facts, and the output for the evaluation.
 
@@ -68,6 +72,7 @@ def collect_facts(
         lost_tokens=lost_tokens(computed),
         is_structured=pipeline.sampling.structured is not None,
         references=pipeline.evaluate.references if pipeline.evaluate else None,
+        num_rows_left_out=num_rows_left_out,
         previous=previous,
     )
 

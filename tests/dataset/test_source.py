@@ -58,6 +58,7 @@ def test_a_limit_cuts_rows_and_files(write, input_config, limit, num_files):
     folder = write({f"{name}.parquet": {"x": [10 * i, 10 * i + 1]} for i, name in enumerate("abc")})
     source = open_source(input_config(folder, limit=limit))
     assert [row["x"] for row in rows_of(source)] == [0, 1, 10, 11, 20, 21][:limit]
+    assert source.num_rows_left_out == max(0, 6 - limit)
     assert len(source.files) == num_files
 
 

@@ -36,6 +36,12 @@ def test_numbers(function, value: float, expected: str) -> None:
     assert function(value) == expected
 
 
+def test_a_failed_gate_says_that_not_all_rows_were_run() -> None:
+    gate = {"gate": "f1 >= 0.5", "value": 0.3, "passed": False, "limit": {"rows": 6, "of": 1225}}
+    assert fmt.gate_result(gate) == "0.3, only 6 of 1,225 rows were run (input.limit)"
+    assert fmt.gate_result({**gate, "passed": True}) == "0.3"
+
+
 def test_a_gate_shows_what_it_compared() -> None:
     assert fmt.gate_result({"value": 0.5}) == "0.5"
     assert fmt.gate_result({"value": 0.5, "previous": 0.625}) == "0.5, previous 0.625"

@@ -40,6 +40,7 @@ CONTRACT = {
     "memory_tiers": None,
     "references": None,
     "evaluation_details": None,
+    "limit": None,
     "previous": None,
 }
 
@@ -258,6 +259,13 @@ def test_lists_of_completions_count_one_by_one() -> None:
     assert report["tokens"]["completion"] == 9 and report["tokens"]["prompt"] == 30
     assert report["finish_reasons"] == {"stop": 3, "length": 1}
     assert count_lengths(table, "completion_tokens").counts.tolist() == [0, 2, 1, 0, 0, 1]
+
+
+def test_gates_over_a_part_of_the_input_say_so() -> None:
+    report = build_report(make_facts(gates=("failed_rows <= 0",), num_rows_left_out=21))
+    assert report["limit"] == report["gates"][0]["limit"] == {"rows": 4, "of": 25}
+    whole = build_report(make_facts(gates=("failed_rows <= 0",)))
+    assert whole["limit"] is None and "limit" not in whole["gates"][0]
 
 
 def test_with_one_worker_nothing_is_cut_between_workers() -> None:
