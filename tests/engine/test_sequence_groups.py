@@ -209,3 +209,25 @@ def test_a_beam_search_that_could_never_hold_its_beams_is_refused() -> None:
     with pytest.raises(RowError, match="14 tokens in 4 beams do not fit"):
         groups.add(Row([1] * 9, 5, 4, True))  # 2 + 4 * 2
     groups.run()
+
+
+def test_beams_that_come_back_preempt_nobody_whose_token_is_not_known_yet() -> None:
+    """They need blocks for what they had generated, while a step runs in which another row samples: its token is waited for first."""
+    groups = Groups(Settings(num_blocks=12, block_size=4, max_batch_tokens=16, max_sequences=100, steps_ahead=1))
+    for row in (
+        Row([3, 3, 2, 3, 2, 1, 3, 2], 6, 1, False),
+        Row([2, 3, 1, 3, 2, 2], 4, 3, True),
+        Row([2, 3, 3], 3, 3, True),
+        Row([2, 3, 3, 1], 2, 2, False),
+    ):
+        groups.add(row)
+    num_waited = 0
+    while groups.scheduler.has_unfinished:
+        running = groups.scheduler.running
+        come_back = [s for s in running if s.beams is not None and s.beams.is_parted and s.is_prefilling]
+        is_pending = any(s.num_pending_tokens and not s.needs_known_tokens for s in running)
+        num_steps = groups.harness.num_steps
+        groups.step()  # asserts that nobody is preempted before its token is known
+        num_waited += bool(come_back) and is_pending and groups.harness.num_steps == num_steps
+    groups.check_outputs()
+    assert num_waited > 0
