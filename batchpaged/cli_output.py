@@ -1,10 +1,9 @@
 """What commands have in common: arguments, how they print, how they show progress."""
 
 import os
-import signal
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -46,12 +45,5 @@ def progress(log_format: str = "auto") -> Iterator[tuple["ProgressReporter", "St
 
     stop = StopRequest()
     reporter = JsonReporter(sys.stderr) if log_format == "json" else make_reporter(sys.stderr)
-    # Where a shell has started us with Ctrl-C ignored, it stays ignored.
-    signals = [s for s in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(s) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, stop.on_signal) for number in signals}
-    try:
+    with stop.listening(), closing(reporter):
         yield reporter, stop
-    finally:
-        reporter.close()
-        for number, handler in before.items():
-            signal.signal(number, handler)

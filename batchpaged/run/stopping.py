@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-import gc
 import os
+import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-AGAIN_SECONDS = 0.05  # the garbage collector is through by then, or the signal comes once more
+AGAIN_SECONDS = 0.05  # what a signal came in between is over by then, or it comes once more
+
+_IMPORTS = "<frozen importlib"  # its functions take the lock of all imports, and release it in a `finally` that begins later
+_LOCKING = (threading.Condition.__enter__.__code__, threading.Condition.__exit__.__code__)
 
 
 class StopRequest:
@@ -22,37 +26,57 @@ class StopRequest:
     def __init__(self) -> None:
         self.is_set = False
         self._is_heeded = False
-        self._has_raised = False
+        self._raised_for = signal.SIGINT
+        self._again: threading.Timer | None = None
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """While the block runs, Ctrl-C and SIGTERM, which are the same here, come to `on_signal`. In the main thread only."""
+        # Where a shell has started us with Ctrl-C ignored, it stays ignored.
+        signals = [s for s in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(s) is not signal.SIG_IGN]
+        before = {number: signal.signal(number, self.on_signal) for number in signals}
+        before_hook, sys.unraisablehook = sys.unraisablehook, self._on_dropped
+        try:
+            yield
+        finally:
+            if self._again is not None:
+                self._again.cancel()
+            sys.unraisablehook = before_hook
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
     def on_signal(self, signum: int, frame: FrameType | None) -> None:
         """A signal's handler, so it does next to nothing."""
-        if not self._is_heeded or self.is_set:
-            if _is_in_collector(frame):
-                again = threading.Timer(AGAIN_SECONDS, os.kill, (os.getpid(), signum))
-                again.daemon = True
-                again.start()
-                return
-            self._has_raised = True
+        if self._is_heeded and not self.is_set:
+            self.is_set = True
+        elif _may_keep_a_lock(frame):
+            self._send_again(signum)
+        else:
+            self._raised_for = signum
             raise KeyboardInterrupt
-        self.is_set = True
 
     @contextmanager
     def heeded(self) -> Iterator[None]:
         """While the block runs, somebody looks at `is_set` and stops in good order."""
-        if self._has_raised:  # and Python dropped it, as it does where an object is deleted
-            raise KeyboardInterrupt
         self._is_heeded = True
         try:
             yield
         finally:
             self._is_heeded = False
 
+    def _on_dropped(self, unraisable: sys.UnraisableHookArgs) -> None:
+        """Python drops what is raised where an object is deleted, or in a callback of the garbage collector."""
+        if issubclass(unraisable.exc_type, KeyboardInterrupt):
+            self._send_again(self._raised_for)
+        else:
+            sys.__unraisablehook__(unraisable)
 
-def _is_in_collector(frame: FrameType | None) -> bool:
-    """Python drops what is raised in a callback of the garbage collector, of which Dask has one, and says so on stderr."""
-    codes = {getattr(callback, "__code__", None) for callback in gc.callbacks}
-    while frame is not None:
-        if frame.f_code in codes:
-            return True
-        frame = frame.f_back
-    return False
+    def _send_again(self, signum: int) -> None:
+        self._again = threading.Timer(AGAIN_SECONDS, os.kill, (os.getpid(), signum))
+        self._again.daemon = True
+        self._again.start()
+
+
+def _may_keep_a_lock(frame: FrameType | None) -> bool:
+    """Whether what is raised at this point could leave a lock taken for good, and with it the other threads waiting."""
+    return frame is not None and (frame.f_code.co_filename.startswith(_IMPORTS) or frame.f_code in _LOCKING)
