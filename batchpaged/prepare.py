@@ -27,7 +27,7 @@ from batchpaged.models.resolve import ResolvedModel, resolve_model
 from batchpaged.models.support import check_supported
 from batchpaged.past.previous import check_previous
 from batchpaged.planning.keys import MAX_TOKEN_ID
-from batchpaged.report.gates import parse_gates
+from batchpaged.report.gates import DISK_TIER, EARLIER_STAGES, MEMORY_TIERS, STRUCTURED, parse_gates
 from batchpaged.run.store import is_on_store, name_of
 from batchpaged.structured.grammar import file_of, grammar_of
 
@@ -183,8 +183,8 @@ def _check_machine(pipeline: Pipeline, config: Any) -> None:
 
 def _setting_problems(pipeline: Pipeline) -> list[str]:
     problems: list[str] = []
-    metrics, stages, free = metrics_in_report(pipeline), [stage.name for stage in pipeline.stages], unconstrained(pipeline)
-    problems += [line for gate in pipeline.gates for line in _problem(lambda: parse_gates([gate], metrics, stages, free))]
+    known = metrics_in_report(pipeline), [stage.name for stage in pipeline.stages], lacking_figures(pipeline)
+    problems += [line for gate in pipeline.gates for line in _problem(lambda: parse_gates([gate], *known))]
     problems += _problem(lambda: check_previous(pipeline))
     for single in pipeline.single:
         problems += _problem(lambda: grammar_of(single.sampling.structured))
@@ -225,11 +225,22 @@ def metrics_in_report(pipeline: Pipeline) -> list[str]:
     ]
 
 
-def unconstrained(pipeline: Pipeline) -> list[str]:
-    """Names of the stages without sampling.structured; an empty one for the run as a whole, which reports its last stage's."""
-    names = [stage.name for stage in pipeline.stages] if pipeline.stages else [""]
-    free = [name for name, single in zip(names, pipeline.single, strict=True) if single.sampling.structured is None]
-    return [*free, *([""] if pipeline.stages and names[-1] in free else [])]
+def lacking_figures(pipeline: Pipeline) -> dict[str, str]:
+    """Figures of the report that would always be null, and which key would give them. A run has what one of its stages has."""
+    names = [stage.name for stage in pipeline.stages]
+    tiers = _lacking_tiers(pipeline.engine)
+    lacking = tiers | {f"stages.{name}.{figure}": key for name in names for figure, key in tiers.items()}
+    is_free = [single.sampling.structured is None for single in pipeline.single]
+    prefixes = [f"stages.{name}." for name, is_one in zip(names, is_free, strict=False) if is_one]
+    prefixes += [""] if all(is_free) else []
+    lacking |= {prefix + figure: "sampling.structured" for prefix in prefixes for figure in STRUCTURED}
+    return lacking if names else lacking | dict.fromkeys(EARLIER_STAGES, "stages")
+
+
+def _lacking_tiers(engine: EngineConfig) -> dict[str, str]:
+    if engine.host_cache is None:
+        return dict.fromkeys(MEMORY_TIERS, "engine.host_cache")
+    return dict.fromkeys(DISK_TIER, "engine.disk_cache") if engine.disk_cache is None else {}
 
 
 def _column_problems(pipeline: Pipeline, schema: pa.Schema) -> list[str]:

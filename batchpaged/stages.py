@@ -104,7 +104,8 @@ def _output_of(pipeline: Pipeline, index: int, directory: RunDirectory) -> Sourc
 def write_stage_report(pipeline: Pipeline, directory: RunDirectory, index: int) -> dict[str, Any]:
     """Of one stage whose output is there."""
     own = directory.of_stage(pipeline.stages[index].name)
-    facts = collect_facts(own, pipeline.of_stage(index), read_plan(own.path)[0])
+    before = [directory.of_stage(stage.name) for stage in pipeline.stages[:index]]
+    facts = collect_facts(own, pipeline.of_stage(index), read_plan(own.path)[0], before=before)
     report = build_report(facts)
     write_html(report, facts, own.path / "report.html")
     write_prometheus(report, own.path / "metrics.prom")

@@ -153,6 +153,7 @@ class EngineWorker:
     def _begin_stage(self, serving: Serving) -> None:
         """The engine, its model and its cache stay; what is counted begins anew, under the name of a new session."""
         self.serving, self.started_at, self._load_seconds = serving, now(), 0.0
+        self._engine.begin_stage()
         self._counts.begin_stage(self._engine)
         self._num_rows_done = self._num_rows_told = 0
         self._samples = []

@@ -32,5 +32,9 @@ def fanned_out(outcome: Completion | str) -> Completion | str:
     if isinstance(outcome, str):
         return outcome
     return replace(
-        outcome, num_cached_tokens=outcome.num_prompt_tokens, num_prefilled_tokens=0, num_recomputed_tokens=0
+        outcome,
+        num_cached_tokens=outcome.num_prompt_tokens,
+        num_prefilled_tokens=0,
+        num_recomputed_tokens=0,
+        num_earlier_tokens=0,
     )

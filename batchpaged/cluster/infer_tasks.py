@@ -144,7 +144,7 @@ def _finish(job: Job, unit: int, task: _UnitTask) -> dict[str, Any]:
     """Wait for the engine, and commit. -> the unit's facts"""
     outcomes, facts = _outcomes(task)
     pairs = zip((_marked(prompt) for prompt in task.prompts), outcomes, strict=True)
-    facts |= {"unit": unit, "sitting": job.sitting, "num_rows": len(task.prompts)}
+    facts |= {"unit": unit, "sitting": job.sitting, "start": job.engine, "num_rows": len(task.prompts)}
     facts["completions"] = _completion_sum(outcomes)
     facts["num_refused"] = sum(isinstance(outcome, str) for outcome in outcomes)
     is_judged = job.pipeline.sampling.prompt_logprobs is not None

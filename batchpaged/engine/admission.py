@@ -124,6 +124,7 @@ class Admission:
         return self._pool.num_available - num_new - num_revived >= room.num_expected
 
     def _start(self, sequence: Sequence, match: PrefixMatch, builder: StepBuilder) -> None:
+        num_earlier = 0 if self._cache is None else self._cache.num_earlier_tokens(match)  # before anything is evicted
         for block in match.blocks:
             self._pool.acquire(block)
         if match.stored:
@@ -143,6 +144,6 @@ class Admission:
         sequence.status = Status.RUNNING
         sequence.num_cached_blocks = len(match.blocks) + len(match.stored)
         sequence.num_computed_tokens = match.num_tokens
-        sequence.count_cached(match.num_tokens, self._counts)
+        sequence.count_cached(match.num_tokens, self._counts, num_earlier)
         self._in_flight.add(sequence)
         builder.add(sequence, min(sequence.num_uncomputed_tokens, builder.budget))

@@ -17,6 +17,7 @@ class CachedBlock:
     tokens: tuple[int, ...]  # at most block_size
     root: Root  # of its whole branch
     depth: int  # blocks that it follows
+    stage: int = 0  # of the run, that computed it: PrefixCache.stage as it was then
     block: int | None = None
     place: "TierPlace | None" = None
 

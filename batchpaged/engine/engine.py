@@ -71,6 +71,7 @@ class Completion:
     num_cached_tokens: int
     num_prefilled_tokens: int
     num_recomputed_tokens: int
+    num_earlier_tokens: int = 0  # of the cached ones: in blocks that an earlier stage computed
     prompt_logprobs: TokenLogprobs | None = None  # n = prompt tokens - 1, where they are wanted
     error: str | None = None  # why this is no completion: its grammar could not be followed to the end
 
@@ -141,6 +142,11 @@ class Engine:
     @property
     def num_unfinished(self) -> int:
         return len(self._rows)
+
+    def begin_stage(self) -> None:
+        """What is computed from now on is another stage's. Nothing is open."""
+        if self.scheduler.cache is not None:
+            self.scheduler.cache.stage += 1
 
     def open_tags(self) -> list[Any]:
         """Of the rows whose sequences run, or of the first that waits where none does."""
@@ -248,6 +254,7 @@ class Engine:
             num_cached_tokens=first.num_cached_tokens,
             num_prefilled_tokens=first.num_prefilled_tokens,
             num_recomputed_tokens=sum(sequence.num_recomputed_tokens for sequence in sequences),
+            num_earlier_tokens=first.num_earlier_tokens,
             prompt_logprobs=first.prompt_logprobs,
             error=next((s.grammar.error for s in sequences if s.grammar is not None and s.grammar.error), None),
         )

@@ -81,6 +81,7 @@ class PrefixCache:
         self._children: dict[CachedBlock | Root, list[tuple[tuple[int, ...], int]]] = {}
         self._stored_below: dict[CachedBlock | Root, set[CachedBlock]] = {}  # children in lower tiers
         self._tiers: MemoryTiers | None = None
+        self.stage = 0  # that new blocks are of; none follows a block of a later one
         pool.on_evict = self._evict
         pool.leaf_below = self._leaf_below
 
@@ -133,6 +134,16 @@ class PrefixCache:
             parent = node
         return found
 
+    def num_earlier_tokens(self, match: PrefixMatch) -> int:
+        """How many of the tokens that it covers an earlier stage computed: the first ones. They keep that in lower tiers too."""
+        if not self.stage:
+            return 0
+        nodes = [*map(self._by_block.__getitem__, match.blocks), *match.stored]
+        num_tokens = sum(node.stage < self.stage for node in nodes) * self._pool.block_size
+        if match.copy_source is not None and self._by_block[match.copy_source].stage < self.stage:
+            num_tokens += match.num_copied_slots
+        return min(num_tokens, match.num_tokens)
+
     def find(self, block_hash: bytes) -> CachedBlock | None:
         """The full block with this hash."""
         return self._by_hash.get(block_hash)
@@ -167,12 +178,12 @@ class PrefixCache:
         above = self._by_block[parent] if isinstance(parent, int) else parent
         root, depth = (above.root, above.depth + 1) if isinstance(above, CachedBlock) else (above, 0)
         if len(tokens) < self._pool.block_size:
-            self._place(CachedBlock(above, None, tokens, root, depth), block)
+            self._place(CachedBlock(above, None, tokens, root, depth, self.stage), block)
             return block
         key = block_hash or self._hash(above, tokens)
         existing = self._by_hash.get(key)
         if existing is None:
-            self._by_hash[key] = node = CachedBlock(above, key, tokens, root, depth)
+            self._by_hash[key] = node = CachedBlock(above, key, tokens, root, depth, self.stage)
             self._place(node, block)
             return block
         if existing.parent != above or existing.tokens != tokens:
@@ -255,6 +266,8 @@ class PrefixCache:
                 raise AssertionError("a cached block is in two tiers")
             if isinstance(node.parent, CachedBlock) and (node.parent.block is None or node.parent.hash is None):
                 raise AssertionError("a cached block has outlived its parent")
+            if isinstance(node.parent, CachedBlock) and node.parent.stage > node.stage:
+                raise AssertionError("a block follows one of a later stage")
             is_found = node.hash is None or self._by_hash[node.hash] is node
             if not self._pool.is_cached(block) or not is_found:
                 raise AssertionError("a cached block cannot be found")

@@ -79,6 +79,7 @@ class Sequence:
     # Accounting: every prompt token is counted once, as cached or as prefilled, when it first enters the cache.
     num_known_tokens: int = 0  # most tokens that were ever in the cache; to compute one of them again is to recompute
     num_cached_tokens: int = 0
+    num_earlier_tokens: int = 0  # of the cached ones: in blocks that an earlier stage computed
     num_prefilled_tokens: int = 0
     num_recomputed_tokens: int = 0  # after a preemption; never counted as cached
     num_preemptions: int = 0
@@ -178,12 +179,18 @@ class Sequence:
     def generated_token_ids(self) -> list[int]:
         return self.token_ids[self.num_prompt_tokens :]
 
-    def count_cached(self, num_tokens: int, counts: TokenCounts) -> None:
-        """The cache holds the first `num_tokens` tokens without this sequence having computed them."""
-        num_new = max(0, min(num_tokens, self.num_prompt_tokens) - self.num_known_tokens)
+    def count_cached(self, num_tokens: int, counts: TokenCounts, num_earlier: int = 0) -> None:
+        """The cache holds the first `num_tokens` tokens without this sequence having computed them, the first `num_earlier` of
+        them in blocks of earlier stages."""
+        num_new = self._num_unknown(num_tokens)
+        self.num_earlier_tokens += self._num_unknown(num_earlier)
         self.num_cached_tokens += num_new
         counts.cached += num_new
         self.num_known_tokens = max(self.num_known_tokens, num_tokens)
+
+    def _num_unknown(self, num_tokens: int) -> int:
+        """Of the first so many, those of the prompt that were never in the cache."""
+        return max(0, min(num_tokens, self.num_prompt_tokens) - self.num_known_tokens)
 
     def count_computed(self, start: int, end: int, counts: TokenCounts) -> None:
         """Tokens [start, end) are computed in this step."""

@@ -112,6 +112,14 @@ class EngineStats:
 
 
 @dataclass(frozen=True)
+class EarlierStages:
+    """What a stage found in the cache of those before it, in prompt tokens."""
+
+    num_cached: int  # of its unique tokens: no row of the stage had to compute them
+    num_lost: int  # computed by those stages in another start of the run, so that they could not be there
+
+
+@dataclass(frozen=True)
 class RunFacts:
     """Everything the report is made from."""
 
@@ -137,4 +145,5 @@ class RunFacts:
     references: str | None = None  # column that the completions were compared with
     evaluation_details: dict[str, dict[str, Any]] | None = None  # metric -> {low, high, num_rows, errors}
     num_rows_left_out: int = 0  # of the input, by input.limit
+    earlier_stages: EarlierStages | None = None  # of a stage
     previous: dict[str, Any] | None = None  # report of the previous good run, where a gate compares with it

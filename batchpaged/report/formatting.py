@@ -55,6 +55,11 @@ def seconds(value: float | None) -> str:
     return f"{whole} s"
 
 
+def milliseconds(seconds: float | None) -> str:
+    """1.24 ms: of what takes less than a second"""
+    return ABSENT if seconds is None else f"{rate(1000 * seconds)} ms"
+
+
 def gate_value(value: float | None) -> str:
     """As in report.json, to six figures: what the gate compared, not a rounding that hides why it failed."""
     if value is None:
@@ -63,13 +68,13 @@ def gate_value(value: float | None) -> str:
 
 
 def gate_result(gate: dict[str, Any]) -> str:
-    """0.61, or `0.61, previous 0.63` where the gate compares with the previous good run; why it may have failed, if a limit may be."""
+    """0.61, or `0.61, previous 0.63` where the gate compares with the previous good run; and why it may have failed, where that is known."""
     parts = [gate_value(gate["value"])]
     if "previous" in gate:
         parts.append("no previous" if gate["previous"] is None else f"previous {gate_value(gate['previous'])}")
     if "limit" in gate and not gate["passed"]:
         parts.append(f"only {count(gate['limit']['rows'])} of {count(gate['limit']['of'])} rows were run (input.limit)")
-    return ", ".join(parts)
+    return ", ".join([*parts, *([gate["note"]] if "note" in gate else [])])
 
 
 def plural(number: int, noun: str) -> str:

@@ -17,19 +17,34 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from batchpaged.config.evaluate import is_metric
 from batchpaged.config.gates import FORM
 from batchpaged.errors import ConfigError
+from batchpaged.report.earlier_stages import why_rate_fell
 from batchpaged.report.facts import MISS_CAUSES, STAGES
 from batchpaged.spelling import nearest
 
 ROW_COUNTS = ("total", "succeeded", "failed", "truncated", "deduplicated")
 ALIASES = {f"{kind}_rows": f"rows.{kind}" for kind in ROW_COUNTS}
+# Figures that only some pipelines have.
 STRUCTURED = tuple(f"structured.{name}" for name in ("complete", "cut", "forced_tokens"))
+EARLIER_STAGES = ("earlier_stages.cached_tokens", "earlier_stages.lost_tokens")
+MEMORY_TIERS = tuple(
+    f"memory_tiers.{name}"
+    for name in (
+        *(f"host.{figure}" for figure in ("blocks", "most_used", "saved")),
+        *(f"disk.{figure}" for figure in ("blocks", "most_used", "written", "read")),
+        *("blocks_loaded", "tokens_loaded", "blocks_dropped", "blocks_lost"),
+        *(f"preemptions.{figure}" for figure in ("swapped", "recomputed")),
+        *(f"seconds_per_block.{figure}" for figure in ("compute", "save", "load", "read")),
+    )
+)
+DISK_TIER = tuple(name for name in MEMORY_TIERS if "disk" in name or name.endswith(".read"))
 FIGURES = (
     *(f"rows.{kind}" for kind in ROW_COUNTS),
     *(f"tokens.{kind}" for kind in ("prompt", "unique", "prefilled", "cached", "recomputed", "completion")),
@@ -46,6 +61,8 @@ FIGURES = (
     "finish_reasons.stop",
     "finish_reasons.length",
     *STRUCTURED,
+    *EARLIER_STAGES,
+    *MEMORY_TIERS,
     *(f"misses.{cause}" for cause in MISS_CAUSES),
 )
 COUNTED = "num_evaluated"
@@ -103,32 +120,31 @@ def parse_gate(text: str) -> Gate:
 
 
 def parse_gates(
-    texts: Iterable[str], metrics: Iterable[str] = (), stages: Iterable[str] = (), unconstrained: Iterable[str] = ()
+    texts: Iterable[str],
+    metrics: Iterable[str] = (),
+    stages: Iterable[str] = (),
+    lacking: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[Gate, ...]:
     """Gates whose figures all exist. Raises ConfigError.
 
-    `metrics`: what the pipeline's `evaluate` computes. `unconstrained`: the stages whose completions follow no grammar,
-    an empty name for the run as a whole; their figures of constrained completions would always be null.
+    `metrics`: what the pipeline's `evaluate` computes. `lacking`: figures that would always be null, and the key of the pipeline
+    file that would give them.
     """
     names, stages = set(metrics), tuple(stages)
-    gates, absent = tuple(map(parse_gate, texts)), {figure for stage in unconstrained for figure in _constrained(stage)}
+    gates = tuple(map(parse_gate, texts))
     for gate in gates:
-        if gate.figure in absent:
+        if gate.figure in lacking:
             raise ConfigError(
-                f"gates: {gate.text!r} asks for {gate.figure!r}, which only a run with `sampling.structured` has; "
+                f"gates: {gate.text!r} asks for {gate.figure!r}, which only a run with `{lacking[gate.figure]}` has; "
                 "add that, or leave the gate out"
             )
         _require_figure(gate, {*names, COUNTED} if names else names, stages)
     return gates
 
 
-def _constrained(stage: str) -> list[str]:
-    return [f"stages.{stage}.{figure}" if stage else figure for figure in STRUCTURED]
-
-
 def check(text: str, report: dict[str, Any], previous: dict[str, Any] | None = None) -> dict[str, Any]:
-    """One entry of the report's `gates`: {gate, value, passed}, `limit` where that left rows out, and `previous` where the gate
-    asks for that.
+    """One entry of the report's `gates`: {gate, value, passed}, `limit` where that left rows out, `previous` where the gate asks for
+    that, and `note` where it is known why it failed.
 
     `previous` is the report of the previous good run.
     """
@@ -136,7 +152,9 @@ def check(text: str, report: dict[str, Any], previous: dict[str, Any] | None = N
     value, before = find_figure(gate.figure, report), find_figure(gate.figure, previous or {})
     limit = {"limit": report["limit"]} if report.get("limit") else {}
     entry = {"gate": gate.text, "value": value, "passed": gate.is_passed_by(value, before), **limit}
-    return {**entry, "previous": before} if gate.is_relative else entry
+    entry |= {"previous": before} if gate.is_relative else {}
+    note = None if entry["passed"] else why_rate_fell(gate.figure, report)
+    return entry if note is None else {**entry, "note": note}
 
 
 def find_figure(figure: str, report: dict[str, Any]) -> float | None:

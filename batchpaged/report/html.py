@@ -9,10 +9,11 @@ import jinja2
 
 from batchpaged.report import formatting as fmt
 from batchpaged.atomic import write_text
+from batchpaged.report.earlier_stages import lost_cache
 from batchpaged.report.facts import RunFacts
 from batchpaged.report.page import build_page
 
-_FILTERS = ("count", "compact", "rate", "percent", "seconds", "gate_result", "plural", "moment")
+_FILTERS = ("count", "compact", "rate", "percent", "seconds", "gate_result", "plural", "moment", "milliseconds")
 
 
 def write_html(report: dict[str, Any], facts: RunFacts, path: Path | str) -> Path:
@@ -42,5 +43,5 @@ def page_environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update({name: getattr(fmt, name) for name in _FILTERS})
+    environment.filters.update({name: getattr(fmt, name) for name in _FILTERS} | {"lost_cache": lost_cache})
     return environment

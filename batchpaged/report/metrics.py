@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from batchpaged.report.facts import MISS_CAUSES, STAGES, EngineStats, RunFacts
+from batchpaged.report.facts import MISS_CAUSES, STAGES, EarlierStages, EngineStats, RunFacts
 from batchpaged.report.failures import count_failures
 from batchpaged.report.gates import check
 from batchpaged.report.memory_tiers import memory_tiers
@@ -27,7 +27,7 @@ def build_report(facts: RunFacts) -> dict[str, Any]:
         "run": _run(facts),
         "rows": _rows(facts, totals),
         "tokens": tokens,
-        **reuse(tokens),
+        **reuse(tokens, facts.earlier_stages.num_cached if facts.earlier_stages else 0),
         **_occupancy(facts, totals),
         "throughput": _throughput(totals, tokens, facts.times.get("infer")),
         "time": {stage: facts.times.get(stage) for stage in (*STAGES, "total")},
@@ -35,6 +35,7 @@ def build_report(facts: RunFacts) -> dict[str, Any]:
         "gates": [],
         "workers": [_worker(engine) for engine in facts.engines],
         "misses": _misses(tokens, facts.lost_tokens),
+        "earlier_stages": _earlier_stages(facts.earlier_stages),
         "failures": count_failures(facts.rows),
         "finish_reasons": totals.finish_reasons,
         "structured": _structured(facts, totals),
@@ -131,12 +132,17 @@ def _tokens(facts: RunFacts, totals: RowTotals) -> dict[str, int]:
     }
 
 
-def reuse(tokens: dict[str, int]) -> dict[str, float | None]:
+def reuse(tokens: dict[str, int], num_spared: int) -> dict[str, float | None]:
+    """`num_spared`: unique tokens that were cached, since an earlier stage had computed them; the efficiency is of the rest.
+
+    Also what completions or lost units left in the cache may be found: nobody planned that, and it is no better than all.
+    """
     reusable = tokens["prompt"] - tokens["unique"]
+    reused = max(0, min(tokens["cached"] - num_spared, reusable))
     return {
         "prefix_cache_hit_rate": ratio(tokens["cached"], tokens["prompt"]),
         "prefix_cache_hit_rate_ceiling": ratio(reusable, tokens["prompt"]),
-        "reuse_efficiency": ratio(tokens["prompt"] - tokens["prefilled"], reusable),
+        "reuse_efficiency": ratio(reused, reusable),
     }
 
 
@@ -178,6 +184,11 @@ def _sequence_groups(engines: Sequence[EngineStats]) -> dict[str, Any] | None:
         "most_blocks_saved": max(group.most_saved for group in groups),
         "memory_saved": ratio(unshared - held, unshared),
     }
+
+
+def _earlier_stages(found: EarlierStages | None) -> dict[str, int] | None:
+    """None in a run without stages."""
+    return None if found is None else {"cached_tokens": found.num_cached, "lost_tokens": found.num_lost}
 
 
 def _misses(tokens: dict[str, int], lost: dict[str, int]) -> dict[str, int]:

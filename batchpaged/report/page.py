@@ -11,6 +11,7 @@ from batchpaged.evaluation.evaluator import NO_VERDICT
 from batchpaged.report import formatting as fmt
 from batchpaged.report.charts import Chart, Segment, Series, histogram, stacked_bar, time_chart
 from batchpaged.report.distributions import Lengths, bin_lengths, count_cached_fractions, count_lengths
+from batchpaged.report.earlier_stages import lost_cache, num_spared
 from batchpaged.report.facts import RunFacts
 from batchpaged.report.failures import group_failures
 from batchpaged.report.json import to_json
@@ -42,7 +43,8 @@ def build_page(report: dict[str, Any], facts: RunFacts) -> dict[str, Any]:
         "report": report,
         "verdict": _verdict(report),
         "summary": _summary(report),
-        "reuse": _reuse_segments(report["tokens"]),
+        "reuse": _reuse_segments(report["tokens"], num_spared(report)),
+        "lost_cache": lost_cache(report),
         "computed_again": computed_again(report),
         "tiles": _tiles(report),
         "metrics": _metrics(report),
@@ -80,16 +82,18 @@ def _summary(report: dict[str, Any]) -> str:
         return first
     share, prompt = fmt.percent(report["prefix_cache_hit_rate"]), fmt.compact(tokens["prompt"])
     second = f" {share} of {prompt} prompt tokens came from the prefix cache"
+    second += f", {fmt.compact(num_spared(report))} of them from an earlier stage" if num_spared(report) else ""
     if report["reuse_efficiency"] is None:
         return f"{first}{second}."
     return f"{first}{second}: {fmt.percent(report['reuse_efficiency'])} of what could be reused."
 
 
-def _reuse_segments(tokens: dict[str, int]) -> tuple[Segment, ...]:
+def _reuse_segments(tokens: dict[str, int], spared: int) -> tuple[Segment, ...]:
     """All prompt tokens: cached, reusable but computed, and those no cache could have spared."""
-    missed = max(0, tokens["prefilled"] - tokens["unique"])
+    missed = max(0, tokens["prefilled"] + spared - tokens["unique"])
     parts = (
-        ("cached", "From the cache", tokens["cached"]),
+        ("cached", "From the cache", tokens["cached"] - spared),
+        ("earlier", "From the cache, computed by an earlier stage", spared),
         ("missed", "Reusable, yet computed", missed),
         ("unique", "Unique, had to be computed", tokens["prefilled"] - missed),
     )

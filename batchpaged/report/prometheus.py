@@ -71,6 +71,11 @@ def _reuse(report: dict[str, Any]) -> list[Family]:
             [({}, report["num_preemption"])],
             kind="counter",
         ),
+        Family(
+            "earlier_stage_tokens",
+            "Prompt tokens of earlier stages that were in the cache, or no more.",
+            _by_key({key.removesuffix("_tokens"): n for key, n in (report["earlier_stages"] or {}).items()}, "kind"),
+        ),
         Family("missed_tokens", "Tokens computed, by why the cache did not serve them.", _by_key(report["misses"], "cause")),
     ]
 

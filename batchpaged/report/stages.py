@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from batchpaged.report.earlier_stages import num_spared
 from batchpaged.report.gates import COUNTED, check
 from batchpaged.report.memory_tiers import of_all_stages
 from batchpaged.report.metrics import implied_gates, limit_of, ratio, reuse
@@ -19,7 +20,8 @@ def combine(
     previous: Report | None = None,
     num_rows_left_out: int = 0,
 ) -> Report:
-    """Tokens, times, workers and misses are sums over the stages; rows are those of the last one, which every row reaches.
+    """Tokens, times, workers, misses and how completions ended are sums over the stages; rows are those of the last one, which
+    every row reaches.
 
     `info`: run.json. `stages`: name -> report, in their order.
     """
@@ -31,7 +33,7 @@ def combine(
         "run": {**last["run"], **{key: info[key] for key in ("name", "fingerprint", "started_at")}, "id": info["run_id"]},
         "rows": {**last["rows"], "deduplicated": sum(rows["deduplicated"] for rows in every("rows"))},
         "tokens": tokens,
-        **reuse(tokens),
+        **reuse(tokens, sum(map(num_spared, reports))),
         "gpu_cache_usage_perc": _usage(reports),
         "num_preemption": sum(every("num_preemption")),
         "avg_sequence_length": ratio(
@@ -43,7 +45,10 @@ def combine(
         "gates": [],
         "workers": [{**worker, "stage": name} for name, report in stages.items() for worker in report["workers"]],
         "misses": _sums(reports, "misses"),
+        "earlier_stages": _sums(reports, "earlier_stages"),
         "failures": {f"{name}: {why}": n for name, report in stages.items() for why, n in report["failures"].items()},
+        "finish_reasons": _sums(reports, "finish_reasons"),
+        "structured": _structured(reports),
         "references": None,
         "evaluation_details": _merged(stages, lambda report: report["evaluation_details"]) or None,
         "sequence_groups": _groups(every("sequence_groups")),
@@ -55,10 +60,16 @@ def combine(
     return {**report, "gates": [check(gate, report, previous) for gate in (*gates, *implied_gates(report))]}
 
 
+def _structured(reports: Sequence[Report]) -> dict[str, int] | None:
+    """Of the stages that have it."""
+    having = [report for report in reports if report["structured"] is not None]
+    return _sums(having, "structured") if having else None
+
+
 def _sums(reports: Sequence[Report], section: str) -> dict[str, Any]:
     """A figure that no stage has is null."""
     found = {}
-    for key in reports[0][section]:
+    for key in dict.fromkeys(key for report in reports for key in report[section]):
         known = [report[section][key] for report in reports if report[section].get(key) is not None]
         found[key] = sum(known) if known else None
     return found

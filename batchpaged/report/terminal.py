@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from batchpaged.report import formatting as fmt
+from batchpaged.report.earlier_stages import lost_cache, num_spared
 from batchpaged.report.metrics import computed_again, is_hopeless, memory_shortage, ratio, seconds_of_stages
 
 BAR_WIDTH = 28
@@ -71,7 +72,7 @@ def _all_passed(num_gates: int) -> str:
 
 def _lines(report: dict[str, Any], run_dir: Path, location: str, marks: _Marks) -> Iterator[tuple[str, Text]]:
     yield "Rows", _rows(report["rows"], marks)
-    yield "Prompt tokens", _tokens(report["tokens"], marks)
+    yield "Prompt tokens", _tokens(report, marks)
     if again := computed_again(report):
         yield "", Text(f"computed again: {marks.dot.join(f'{fmt.count(n)} {name}' for name, n in again)}", "yellow")
     yield "Prefix cache", _cache(report, marks)
@@ -83,6 +84,8 @@ def _lines(report: dict[str, Any], run_dir: Path, location: str, marks: _Marks) 
         yield "Structured", _structured(report["structured"], marks)
     for index, (name, stage) in enumerate(report.get("stages", {}).items()):
         yield "" if index else "Stages", _stage(name, stage, marks)
+        if lost := lost_cache(stage):
+            yield "", Text(f"{name} {lost}", "yellow")
     if report.get("memory_tiers") is not None:
         yield "Memory tiers", Text(fmt.memory_tiers(report["memory_tiers"], marks.dot))
     for index, line in enumerate(_evaluation(report, marks)):
@@ -102,11 +105,18 @@ def _rows(rows: dict[str, int], marks: _Marks) -> Text:
     return text
 
 
-def _tokens(tokens: dict[str, int], marks: _Marks) -> Text:
+def _tokens(report: dict[str, Any], marks: _Marks) -> Text:
+    tokens = report["tokens"]
     text = Text(f"{fmt.count(tokens['prompt'])}{marks.dot}{fmt.count(tokens['prefilled'])} computed")
-    text.append(f"{marks.dot}{fmt.count(tokens['cached'])} from the cache")
+    text.append(f"{marks.dot}{_cached(report, fmt.count(tokens['cached']))}")
     text.append(f"{marks.dot}{fmt.count(tokens['recomputed'])} recomputed" if tokens["recomputed"] else "")
     return text
+
+
+def _cached(report: dict[str, Any], amount: str) -> str:
+    """With what of it an earlier stage computed."""
+    spared = num_spared(report)
+    return f"{amount} from the cache" + (f" ({fmt.plural(spared, 'token')} of it computed by earlier stages)" if spared else "")
 
 
 def _cache(report: dict[str, Any], marks: _Marks) -> Text:
@@ -148,7 +158,7 @@ def _structured(structured: dict[str, int], marks: _Marks) -> Text:
 def _stage(name: str, stage: dict[str, Any], marks: _Marks) -> Text:
     rows, rate = stage["rows"], fmt.percent(stage["prefix_cache_hit_rate"])
     parts = [f"{fmt.count(rows['succeeded'])} of {fmt.count(rows['total'])} succeeded"]
-    parts += [f"{rate} from the cache", f"inference {fmt.seconds(stage['time']['infer'])}"]
+    parts += [_cached(stage, rate), f"reuse efficiency {fmt.percent(stage['reuse_efficiency'])}", f"inference {fmt.seconds(stage['time']['infer'])}"]
     return Text(f"{name}  ", "bold") + Text(marks.dot.join(parts))
 
 

@@ -15,9 +15,11 @@ import pyarrow.parquet as pq
 from batchpaged.atomic import write_text
 from batchpaged.config import Pipeline
 from batchpaged.evaluation.pipeline import Evaluation, evaluate_output
+from batchpaged.planning.plan_file import read_plan
 from batchpaged.planning.summary import PlanSummary
 from batchpaged.report.facts import ROWS_SCHEMA, TIMELINE_SCHEMA, EngineStats, GroupStats, PlanFacts, RunFacts, TierStats
 from batchpaged.run.directory import RunDirectory
+from batchpaged.run.earlier_stages import earlier_stages
 from batchpaged.run.failed_rows import all_facts
 from batchpaged.run.misses import lost_tokens
 from batchpaged.run.unit_file import last_of_each_session, read_unit_facts
@@ -41,15 +43,15 @@ def collect_facts(
     summary: PlanSummary,
     previous: dict[str, Any] | None = None,
     num_rows_left_out: int = 0,
+    before: Sequence[RunDirectory] | None = None,
 ) -> RunFacts:
     """Reads every unit's results (no completions) and facts, and the output for the evaluation.
 
-    `previous`: report of the previous good run, if gates compare with it.
+    `previous`: report of the previous good run, if gates compare with it. `before`: of a stage, those before it.
     """
     info = directory.info()
     evaluation = evaluate_run(directory, pipeline)
-    units = all_facts([read_unit_facts(directory.unit_file(unit)) for unit in range(summary.num_units)])
-    computed = [unit for unit in units if "session" in unit]
+    computed = _computed_units(directory, summary)
     return RunFacts(
         run_id=info["run_id"],
         name=info["name"],
@@ -73,8 +75,19 @@ def collect_facts(
         is_structured=pipeline.sampling.structured is not None,
         references=pipeline.evaluate.references if pipeline.evaluate else None,
         num_rows_left_out=num_rows_left_out,
+        earlier_stages=None if before is None else earlier_stages(computed, _units_of(before)),
         previous=previous,
     )
+
+
+def _computed_units(directory: RunDirectory, summary: PlanSummary) -> list[dict[str, Any]]:
+    """Facts of the units that an engine has computed."""
+    units = all_facts([read_unit_facts(directory.unit_file(unit)) for unit in range(summary.num_units)])
+    return [unit for unit in units if "session" in unit]
+
+
+def _units_of(stages: Sequence[RunDirectory]) -> list[dict[str, Any]]:
+    return [unit for stage in stages for unit in _computed_units(stage, read_plan(stage.path)[0])]
 
 
 def versions() -> dict[str, str]:

@@ -15,7 +15,7 @@ def lost_tokens(units: Iterable[dict[str, Any]]) -> dict[str, int]:
     session = None
     for unit in units:
         reuse = unit["reuse"]
-        num_again = reuse["num_prefilled_tokens"] - reuse["num_unique_tokens"]
+        num_again = reuse["num_prefilled_tokens"] - reuse["num_unique_tokens"] + reuse.get("num_spared_tokens", 0)
         if not reuse["has_cache"]:
             lost["cache_off"] += num_again
         else:

@@ -39,6 +39,7 @@ class FakeEngine:
     num_steps: int = 0
     busy_seconds: float = 0.0
     num_out_of_memory: int = 0
+    num_stages: int = 1
     queue: list = field(default_factory=list)  # [steps left, tag, prompt tokens]
     history: list = field(default_factory=list)  # tags that ran, step by step
     closed_in: list = field(default_factory=list)  # threads
@@ -57,6 +58,9 @@ class FakeEngine:
             check=lambda: None,
             expect=self.expected.append,
         )
+
+    def begin_stage(self):
+        self.num_stages += 1
 
     @property
     def has_unfinished(self):
@@ -120,6 +124,7 @@ def test_a_stage_begins_with_counters_and_a_session_of_its_own():
     second = worker.submit(unit(4)).result(SECONDS).facts
     assert (first["num_completion_tokens"], second["num_completion_tokens"]) == (5, 4)
     assert (second["num_steps"], second["load_seconds"]) == (4, 0.0)
+    assert engine.num_stages == 2
     assert second["session"] != first["session"]
     assert {sample["session"] for sample in samples} == {second["session"]}
 

@@ -8,8 +8,8 @@ from batchpaged.cluster.unit_reuse import unit_reuse
 from batchpaged.engine.engine import Completion
 
 
-def completion(num_prompt: int, num_prefilled: int) -> Completion:
-    return Completion(0, (), num_prompt, num_prompt - num_prefilled, num_prefilled, 0)
+def completion(num_prompt: int, num_prefilled: int, num_earlier: int = 0) -> Completion:
+    return Completion(0, (), num_prompt, num_prompt - num_prefilled, num_prefilled, 0, num_earlier)
 
 
 def prefixes(prompt: list[int]) -> set[tuple[int, ...]]:
@@ -42,6 +42,13 @@ def test_the_first_prompt_shares_with_the_unit_before(before: list[int] | None, 
     assert (reuse["num_shared_tokens"], reuse["num_unique_tokens"]) == (num_shared, 4 - num_shared)
 
 
+def test_what_an_earlier_stage_computed_spares_the_first_row_that_asks_for_it() -> None:
+    """Two of three tokens for the first row; the second shares them with it, and finds a third one."""
+    computed = [([1, 2, 3], completion(3, 1, 2)), ([1, 2, 4, 5], completion(4, 1, 3)), ([1, 9], completion(2, 1, 1))]
+    reuse = unit_reuse(computed, None, has_cache=True)
+    assert (reuse["num_unique_tokens"], reuse["num_spared_tokens"], reuse["num_last_tokens"]) == (6, 3, 0)
+
+
 def test_rows_that_were_not_computed_count_for_nothing() -> None:
     computed = [([1, 2, 3], "never fits"), ([1, 2, 4], completion(3, 3)), ([9], None)]
     reuse = unit_reuse(computed, None, has_cache=False)
@@ -49,6 +56,7 @@ def test_rows_that_were_not_computed_count_for_nothing() -> None:
         "has_cache": False,
         "num_prefilled_tokens": 3,
         "num_unique_tokens": 3,
+        "num_spared_tokens": 0,
         "num_last_tokens": 0,
         "num_shared_tokens": 0,
     }

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -5,6 +6,7 @@ from report.synthetic import make_facts
 
 from batchpaged.config.gates import check_gate
 from batchpaged.errors import ConfigError
+from batchpaged.report.facts import EarlierStages, TierStats
 from batchpaged.report.gates import FIGURES, check, find_figure, parse_gate, parse_gates
 from batchpaged.report.metrics import build_report
 
@@ -20,7 +22,10 @@ def numeric_paths(value: dict[str, Any], prefix: str = "") -> set[str]:
 
 
 def test_the_known_figures_are_those_of_the_report() -> None:
-    report = build_report(make_facts(is_structured=True))
+    (engine,) = make_facts().engines
+    tiers = TierStats(10, 5, 8, 3, 30, 20, 6, 4, 2, 0, 5, 1e-3, 2e-4, 3e-4, 4e-4)
+    has_all = {"is_structured": True, "earlier_stages": EarlierStages(0, 0), "engines": (replace(engine, tiers=tiers),)}
+    report = build_report(make_facts(**has_all))
     closed = {key: value for key, value in report.items() if key not in ("evaluation", "evaluation_details", "failures")}
     assert set(FIGURES) == numeric_paths(closed)
 
@@ -122,11 +127,12 @@ def test_what_the_pipeline_lacks_for_a_gate_is_said(text: str, metrics: list, st
         parse_gates([text], metrics, stages)
 
 
-def test_a_gate_on_constrained_completions_needs_some() -> None:
-    parse_gates(["structured.cut <= 0", "stages.judge.structured.cut <= 0"], stages=["answer", "judge"], unconstrained=["answer"])
-    for text, unconstrained in (("structured.cut <= 0", ""), ("stages.answer.structured.cut <= 0", "answer")):
-        with pytest.raises(ConfigError, match="only a run with `sampling.structured` has"):
-            parse_gates([text], stages=["answer", "judge"], unconstrained=[unconstrained])
+def test_a_gate_on_what_the_pipeline_does_not_ask_for_is_refused() -> None:
+    lacking = {"stages.answer.structured.cut": "sampling.structured", "memory_tiers.blocks_lost": "engine.host_cache"}
+    parse_gates(["structured.cut <= 0", "stages.judge.structured.cut <= 0"], (), ["answer", "judge"], lacking)
+    for figure, key in lacking.items():
+        with pytest.raises(ConfigError, match=f"only a run with `{key}` has"):
+            parse_gates([f"{figure} <= 0"], (), ["answer", "judge"], lacking)
 
 
 WRITTEN_WRONG = [

@@ -1,4 +1,5 @@
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ import pyarrow as pa
 import pytest
 from report.synthetic import make_facts, make_rows, make_timeline
 
-from batchpaged.report.facts import ROWS_SCHEMA, EngineStats, PlanFacts, RunFacts
+from batchpaged.report.facts import ROWS_SCHEMA, EarlierStages, EngineStats, PlanFacts, RunFacts, TierStats
 from batchpaged.report.html import to_html, write_html
 from batchpaged.report.metrics import build_report
 
@@ -54,6 +55,23 @@ def page_of(facts: RunFacts) -> Page:
 
 def squeezed(page: Page) -> str:
     return " ".join(page.text.split())
+
+
+def test_memory_tiers_have_a_section_where_there_are_any() -> None:
+    (engine,) = make_facts().engines
+    tiers = TierStats(10, 5, 8, 3, 30, 20, 6, 4, 2, 1, 5, 1e-3, 2e-4, 3e-4, 4e-4)
+    text = squeezed(page_of(make_facts(engines=(replace(engine, tiers=tiers, num_preemptions=7),))))
+    assert "host memory 10 8 30 disk 5 3 6" in text
+    assert "20 blocks loaded again instead of computed (320 tokens); 2 dropped for want of room. 5 of 7 preemptions swapped" in text
+    assert "The disk lost blocks" in text and "16.0 ms to compute, 0.20 ms to save and 0.30 ms to load, 0.40 ms to read" in text
+    assert "Memory tiers" not in squeezed(page_of(make_facts()))
+
+
+def test_a_stage_that_was_resumed_says_what_its_cache_lacked() -> None:
+    text = squeezed(page_of(make_facts(earlier_stages=EarlierStages(60, 1234))))
+    assert "The stage was resumed: 1,234 tokens of earlier stages were not in the cache any more." in text
+    assert "From the cache, computed by an earlier stage 60 20.0%" in text
+    assert "180" not in text.partition("Unique, had to be computed")[0].partition("Where 300 prompt tokens came from")[2]
 
 
 def test_the_page_says_what_matters() -> None:

@@ -11,10 +11,10 @@ from report.synthetic import make_facts, make_rows, make_timeline
 
 from batchpaged.report import formatting as fmt
 from batchpaged.report.distributions import count_lengths
-from batchpaged.report.facts import LOSS_CAUSES, ROWS_SCHEMA, GroupStats, PlanFacts, TierStats
+from batchpaged.report.facts import LOSS_CAUSES, ROWS_SCHEMA, EarlierStages, GroupStats, PlanFacts, TierStats
 from batchpaged.report.json import to_json
 from batchpaged.report.memory_tiers import of_all_stages
-from batchpaged.report.metrics import build_report, computed_again, describe_verdict
+from batchpaged.report.metrics import build_report, computed_again, describe_verdict, reuse
 
 CONTRACT = {
     "run": {"id", "name", "fingerprint", "model", "device", "versions", "started_at", "finished_at"},
@@ -33,6 +33,7 @@ CONTRACT = {
     "gates": None,
     "workers": None,
     "misses": None,
+    "earlier_stages": None,
     "failures": None,
     "finish_reasons": None,
     "structured": None,
@@ -111,6 +112,20 @@ def test_nothing_shared_leaves_reuse_efficiency_null() -> None:
     report = build_report(facts)
     assert report["prefix_cache_hit_rate_ceiling"] == 0.0
     assert report["reuse_efficiency"] is None
+
+
+def test_what_earlier_stages_computed_is_no_part_of_the_reuse_efficiency() -> None:
+    """Of 180 cached tokens 60 are among the 100 unique ones; the 120 others are 0.6 of the 200 that rows share."""
+    report = build_report(make_facts(earlier_stages=EarlierStages(num_cached=60, num_lost=0)))
+    assert (report["prefix_cache_hit_rate"], report["reuse_efficiency"]) == (0.6, 0.6)
+    assert report["earlier_stages"] == {"cached_tokens": 60, "lost_tokens": 0}
+
+
+@given(*[st.integers(0, 100)] * 4)
+def test_the_reuse_efficiency_is_a_share(cached: int, prefilled: int, unique: int, spared: int) -> None:
+    tokens = {"prompt": cached + prefilled, "unique": min(unique, cached + prefilled), "cached": cached}
+    efficiency = reuse(tokens, spared)["reuse_efficiency"]
+    assert (efficiency is None) == (tokens["prompt"] == tokens["unique"]) and 0 <= (efficiency or 0) <= 1
 
 
 def test_planned_rows_that_failed_later_do_not_make_the_ceiling_negative() -> None:

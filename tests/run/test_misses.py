@@ -5,13 +5,14 @@ import pytest
 from batchpaged.run.misses import lost_tokens
 
 
-def unit(session, prefilled, unique, last=0, shared=0, has_cache=True):
+def unit(session, prefilled, unique, last=0, shared=0, has_cache=True, spared=0):
     return {
         "session": session,
         "reuse": {
             "has_cache": has_cache,
             "num_prefilled_tokens": prefilled,
             "num_unique_tokens": unique,
+            "num_spared_tokens": spared,
             "num_last_tokens": last,
             "num_shared_tokens": shared,
         },
@@ -37,6 +38,8 @@ def lost(**causes):
         # The second unit's rows were computed first, and the first unit shared what they had.
         ([unit("a", 80, 100), unit("a", 70, 50)], lost()),
         ([unit("a", 80, 100), unit("a", 75, 50)], lost(evicted=5)),
+        # Of the unique ones, some were there from an earlier stage; others were evicted.
+        ([unit("a", 30, 100, spared=80)], lost(evicted=10)),
         # A unit that was lost with its worker computed what this one shared.
         ([unit("a", 80, 100)], lost()),
     ],
