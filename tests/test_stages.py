@@ -276,6 +276,23 @@ def test_rows_that_failed_in_a_later_stage_alone() -> None:
     assert report["rows"]["failed"] < first["rows"]["failed"] and "kept" not in "".join(notes.lines)
 
 
+def test_rows_with_schemas_of_their_own_are_kept_where_prompt_and_schema_are_the_same(tmp_path: Path) -> None:
+    """Three rows are; the fourth did not fit in the first stage, which says the schemas, and was free in the second one."""
+    rows = [{"q": "Why?" if i < 3 else "why " * 60} for i in range(4)]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "rows.parquet")
+    schema = {"max_tokens": 40, "structured": {"choices": ['{"enum": ["yes", "no"]}']}}
+    first = {"name": "first", "prompt": {"user": "{{ q }}"}, "sampling": schema}
+    second = {"name": "second", "prompt": {"user": "{{ q[:4] }}"}, "sampling": {"max_tokens": 9, "structured": {"column": "first"}}}
+    sections = {"input": {"path": str(tmp_path / "rows.parquet")}, "gates": []}
+    small = {"kv_cache": 10, "max_sequences": 16, "max_batch_tokens": 256, "device": "cpu"}
+    report = api.run(pipeline(tmp_path / "run", first, second, engine=small, **sections)).report
+    assert [stage["rows"]["failed"] for stage in report["stages"].values()] == [1, 0]
+    notes = tiny_runs.Notes()
+    result = api.run(pipeline(tmp_path / "run", first, second, **sections), retry_failed=True, reporter=notes)
+    assert "3 rows have the prompt that they had, and are kept" in notes.lines
+    assert set(output(result.run_dir / "output", ["completion"])["completion"].to_pylist()) <= {'"yes"', '"no"'}
+
+
 @pytest.mark.parametrize("where", ["before anything", "while rows are taken over", "twice"])
 def test_a_retry_that_was_interrupted_goes_on(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     run_dir = copy_of_small()

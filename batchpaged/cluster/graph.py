@@ -152,9 +152,7 @@ def _take_over(job: Job, summary: PlanSummary, reporter: ProgressReporter) -> No
     """Of a stage whose input has changed, rows that need not be computed."""
     if not job.directory.earlier.exists:
         return
-    sampling = job.pipeline.sampling
-    has_own_grammars = sampling.structured is not None and sampling.structured.column is not None
-    num_kept = take_over(job.directory, summary.num_units, output_columns(sampling), keeps_rows=not has_own_grammars)
+    num_kept = take_over(job.directory, summary.num_units, output_columns(job.pipeline.sampling))
     reporter.note(f"{num_kept} rows have the prompt that they had, and are kept")
 
 
