@@ -75,15 +75,15 @@ class Cleaning:
 class RunStatus:
     name: str
     run_id: str
-    state: Literal["running", "interrupted", "done", "not planned"]
-    num_units: int | None
+    state: Literal["running", "interrupted", "done", "not planned", "not begun"]  # the last of a stage alone
+    num_units: int | None  # None until everything is planned
     num_units_done: int
-    num_rows: int | None
+    num_rows: int | None  # each as often as there are stages
     num_rows_done: int
     started_at: str | None  # ISO-8601, UTC
     updated_at: str | None
     owner: str | None
-    stages: tuple["RunStatus", ...] = ()  # of a run of several stages, as far as they have begun
+    stages: tuple["RunStatus", ...] = ()  # of a run of several stages, all of them
     verdict: str | None = None  # of a run that is done: what went wrong, in words; None: nothing did
 
 
@@ -166,8 +166,14 @@ def _status(directory: RunDirectory, owner: Mapping[str, Any] | None) -> RunStat
     if not (directory.path / "stages").is_dir():  # each stage's own directory has none either
         return status
     names = info["identity"]["pipeline"]["stages"]["(order)"]
-    begun = [stage for stage in map(directory.of_stage, names) if stage.exists]
-    return _of_stages(status, tuple(_status(stage, stage.owner()) for stage in begun))
+    return _of_stages(status, tuple(_of_stage(directory, name, status) for name in names))
+
+
+def _of_stage(directory: RunDirectory, name: str, whole: RunStatus) -> RunStatus:
+    stage = directory.of_stage(name)
+    if stage.exists:
+        return _status(stage, stage.owner())
+    return RunStatus(f"{whole.name}.{name}", "", "not begun", None, 0, None, 0, None, None, None)
 
 
 def _verdict(directory: RunDirectory) -> str | None:
@@ -179,15 +185,16 @@ def _verdict(directory: RunDirectory) -> str | None:
 
 
 def _of_stages(status: RunStatus, stages: tuple[RunStatus, ...]) -> RunStatus:
-    """Of the whole run: its stages together, as far as they are planned."""
-    state = "interrupted" if stages and status.state == "not planned" else status.state
+    """Of the whole run: its stages together. Every row goes through each of them."""
+    state = "interrupted" if status.state == "not planned" else status.state
     moments = [stage.updated_at for stage in (status, *stages) if stage.updated_at]
+    num_units, num_rows = [stage.num_units for stage in stages], stages[0].num_rows
     return replace(
         status,
         state=state,
-        num_units=sum(stage.num_units or 0 for stage in stages) or None,
+        num_units=None if None in num_units else sum(num_units),
         num_units_done=sum(stage.num_units_done for stage in stages),
-        num_rows=sum(stage.num_rows or 0 for stage in stages) or None,
+        num_rows=None if num_rows is None else num_rows * len(stages),
         num_rows_done=sum(stage.num_rows_done for stage in stages),
         updated_at=max(moments, default=None),
         stages=stages,

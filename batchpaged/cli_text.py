@@ -139,13 +139,14 @@ def status_lines(status: "RunStatus") -> list[str]:
     facts = [
         ("Run", f"{status.name}  {status.run_id}"),
         ("State", f"{status.state}: {status.verdict or _advice(status)}"),
+        *_stages_done(status.stages),
         ("Units", _share(status.num_units_done, status.num_units)),
         ("Rows", _share(status.num_rows_done, status.num_rows)),
         ("Started", _moment(status.started_at)),
         ("Last progress", _moment(status.updated_at)),
         ("Owner", status.owner or "none"),
     ]
-    facts += [(stage.name, f"{stage.state}, units: {_share(stage.num_units_done, stage.num_units)}") for stage in status.stages]
+    facts += [(stage.name, _stage_state(stage)) for stage in status.stages]
     return _aligned(facts)
 
 
@@ -154,9 +155,17 @@ def _advice(status: "RunStatus") -> str:
     return "finished units are kept; " * is_begun + STATE_ADVICE[status.state]
 
 
+def _stages_done(stages: Sequence["RunStatus"]) -> list[tuple[str, str]]:
+    return [("Stages", _share(sum(stage.state == "done" for stage in stages), len(stages)))] if stages else []
+
+
+def _stage_state(stage: "RunStatus") -> str:
+    return stage.state if stage.num_units is None else f"{stage.state}, units: {_share(stage.num_units_done, stage.num_units)}"
+
+
 def _share(done: int | None, total: int | None) -> str:
     if not total:
-        return fmt.ABSENT
+        return f"{fmt.count(done)} done; the total is known once every stage is planned" if done else fmt.ABSENT
     return f"{fmt.count(done or 0)} of {fmt.count(total)} done ({fmt.percent((done or 0) / total)})"
 
 

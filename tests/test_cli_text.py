@@ -144,6 +144,7 @@ def test_a_run_that_is_done_but_not_well_says_so(status):
 
 def test_before_the_plan_there_are_no_shares(status):
     status.state, status.num_units, status.num_rows = "not planned", None, None
+    status.num_units_done = status.num_rows_done = 0
     assert status_lines(status)[2:4] == ["Units          –", "Rows           –"]
 
 

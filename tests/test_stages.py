@@ -99,7 +99,14 @@ def test_between_stages_a_run_goes_on_with_the_next_one(monkeypatch: pytest.Monk
         with pytest.raises(UnfinishedError):
             api.run(pipeline(run_dir))
     assert not (run_dir / "stages" / "judge").exists()
-    assert api.status(run_dir).state == "interrupted"
+    status = api.status(run_dir)
+    assert (status.state, [stage.state for stage in status.stages]) == ("interrupted", ["interrupted", "not begun"])
+    assert status.num_units is None and status.num_units_done > 1
+    assert (status.num_rows_done, status.num_rows) == (tiny_runs.NUM_ROWS, 2 * tiny_runs.NUM_ROWS)
+    lines = dict(line.split(maxsplit=1) for line in status_lines(status))
+    assert lines["Units"] == f"{status.num_units_done} done; the total is known once every stage is planned"
+    assert lines["Rows"].endswith("of 120 done (50.0%)") and lines["Stages"] == "0 of 2 done (0.0%)"
+    assert lines["tiny.judge"] == "not begun"
     before = tiny_runs.snapshot(run_dir / "stages" / "answer" / "units")
     result = api.run(pipeline(run_dir))
     assert tiny_runs.snapshot(run_dir / "stages" / "answer" / "units") == before
