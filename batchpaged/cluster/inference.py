@@ -115,7 +115,9 @@ class Inference:
         self._news.set()
 
     def _look_for_workers(self) -> None:
-        num_lost = self._slots.update(workers(self._client))
+        there = workers(self._client)
+        self._tracker.attend(there)
+        num_lost = self._slots.update(there)
         if num_lost:
             self._reporter.note(f"{num_lost} worker{'s' * (num_lost > 1)} lost; unfinished units are computed again")
         self._ranges.attend(self._slots.addresses)

@@ -3,7 +3,7 @@
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from batchpaged.cluster.unit_ranges import OpenRows
@@ -14,6 +14,7 @@ from batchpaged.run.unit_file import last_of_each_session
 
 WINDOW_SECONDS = 15.0  # over which rates are taken
 HISTORY_SECONDS = 0.5  # samples come more often
+LEAST_LEFT = 1.0  # seconds that are told while there is work
 FIRST_SECONDS = 3.0  # of this sitting, before the time that is left is told: the first steps are slow, and prefill alone
 
 _COUNTERS = ("num_prefilled_tokens", "num_cached_tokens", "num_completion_tokens")
@@ -43,7 +44,12 @@ class ProgressTracker:
         self._finished: dict[str, dict[str, int]] = {}  # by engine session: its sums as of its last finished unit
         self._sampled: dict[str, dict[str, Any]] = {}  # the last sample, by worker, which in Dask's events is its address
         self._rows_of: dict[str, int] = defaultdict(int)  # by engine session: rows of its finished units
+        self._prefilled_of: dict[str, int] = defaultdict(int)  # and what they took: prompt tokens that were computed
+        self._completion_of: dict[str, int] = defaultdict(int)  # and completion tokens
+        self._num_unique = 0  # tokens of finished units
         self._history: deque[tuple[float, dict[str, int]]] = deque()
+        for facts in done:
+            self._count_finished(facts)
         for facts in last_of_each_session(done):
             self._finished[facts["session"]] = facts
 
@@ -54,8 +60,16 @@ class ProgressTracker:
             session = facts.get("session")
             if session is not None:
                 self._rows_of[session] += facts["num_rows"]
+                self._count_finished(facts)
                 known = [self._finished[session]] if session in self._finished else []
                 self._finished[session] = last_of_each_session([*known, facts])[0]
+
+    def _count_finished(self, facts: dict[str, Any]) -> None:
+        session = facts.get("session")
+        if session is not None:
+            self._num_unique += facts["reuse"]["num_unique_tokens"]
+            self._prefilled_of[session] += facts["reuse"]["num_prefilled_tokens"]
+            self._completion_of[session] += facts["completions"]["num_tokens"]
 
     def on_sample(self, sample: dict[str, Any]) -> None:
         with self._lock:
@@ -65,6 +79,11 @@ class ProgressTracker:
                 self._history.append((now, self._totals()))
             while len(self._history) > 2 and now - self._history[0][0] > WINDOW_SECONDS:
                 self._history.popleft()
+
+    def attend(self, addresses: Collection[str]) -> None:
+        """These workers are there. What others had not finished is lost."""
+        with self._lock:
+            self._sampled = {address: sample for address, sample in self._sampled.items() if address in addresses}
 
     def open_rows(self, address: str) -> OpenRows:
         """As the last sample of the worker at that address says."""
@@ -82,6 +101,7 @@ class ProgressTracker:
     def progress(self) -> Progress:
         with self._lock:
             totals = self._totals()
+            num_prompt_left, num_completion_left = self._prompt_tokens_left(), self._completion_tokens_left(totals[_ROWS])
             prefill, decode = self._rate("num_prefilled_tokens"), self._rate("num_completion_tokens")
         num_prompt = totals["num_prefilled_tokens"] + totals["num_cached_tokens"]
         return Progress(
@@ -95,7 +115,7 @@ class ProgressTracker:
             prefill_tokens_per_s=prefill,
             decode_tokens_per_s=decode,
             hit_rate=totals["num_cached_tokens"] / num_prompt if num_prompt else None,
-            seconds_left=self._seconds_left(totals, prefill, decode),
+            seconds_left=self._seconds_left(num_prompt_left + DECODE_WEIGHT * num_completion_left, prefill, decode),
         )
 
     def _rate(self, key: str) -> float | None:
@@ -105,14 +125,30 @@ class ProgressTracker:
         (start, old), (end, new) = self._history[0], self._history[-1]
         return (new[key] - old[key]) / (end - start) if end > start and new[key] >= old[key] else None
 
-    def _seconds_left(self, totals: dict[str, int], prefill: float | None, decode: float | None) -> float | None:
-        """Remaining work over the present rate of work, a decoded token counting as DECODE_WEIGHT prefilled ones."""
+    def _prompt_tokens_left(self) -> float:
+        """To be computed: of units that are not finished, less what live engines have done of them. What was lost is no part of that.
+
+        Where an earlier stage has left much in the cache, rows that have begun tell more than tokens.
+        """
+        live = self._sampled.values()
+        num_unique = self._summary.num_unique_tokens - self._num_unique
+        num_done = sum(max(0, s["num_prefilled_tokens"] - self._prefilled_of[s["session"]]) for s in live)
+        num_rows = self._summary.num_rows - self._num_rows
+        num_begun = sum(sample["num_begun"] for sample in live)
+        share = max(0, num_rows - num_begun) / num_rows if num_rows else 0.0
+        return max(0.0, min(num_unique - num_done, num_unique * share))
+
+    def _completion_tokens_left(self, num_rows_done: int) -> float:
+        """Rows that are left get as many as those that are done; before there are any, the most that they may have."""
+        live = {sample["session"]: sample["num_completion_tokens"] for sample in self._sampled.values()}
+        num_done = sum(live.values()) + sum(n for session, n in self._completion_of.items() if session not in live)
+        length = num_done / num_rows_done if num_rows_done else self._max_tokens
+        num_runnable = self._summary.num_rows - self._summary.num_failed
+        return max(0.0, num_runnable * min(length, self._max_tokens) - num_done)
+
+    def _seconds_left(self, work: float, prefill: float | None, decode: float | None) -> float | None:
+        """Remaining work, in prefilled tokens, over the present rate of work."""
         rate = (prefill or 0) + DECODE_WEIGHT * (decode or 0)
         if not rate or self._history[-1][0] - self._history[0][0] < FIRST_SECONDS:
             return None
-        num_runnable = self._summary.num_rows - self._summary.num_failed
-        done = totals[_ROWS]
-        length = totals["num_completion_tokens"] / done if done else self._max_tokens
-        num_left = max(0, self._summary.num_unique_tokens - totals["num_prefilled_tokens"])
-        tokens_left = max(0.0, num_runnable * min(length, self._max_tokens) - totals["num_completion_tokens"])
-        return (num_left + DECODE_WEIGHT * tokens_left) / rate
+        return max(LEAST_LEFT, work / rate)

@@ -70,6 +70,7 @@ class Inference(inference_module.Inference):
         self._reporter = SimpleNamespace(note=self.notes.append, log=lambda event, **fields: None)
         self.open_rows = {}
         self._tracker = SimpleNamespace(
+            attend=lambda addresses: None,
             on_unit=self.finished.append, open_rows=lambda address: self.open_rows.get(address, OpenRows(0, 0))
         )
         self._failures = FailureLimit(None, None)

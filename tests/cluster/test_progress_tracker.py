@@ -1,7 +1,8 @@
 import pytest
 
-from batchpaged.cluster.progress_tracker import ProgressTracker
+from batchpaged.cluster.progress_tracker import LEAST_LEFT, ProgressTracker
 from batchpaged.cluster.unit_ranges import OpenRows
+from batchpaged.planning.cost import DECODE_WEIGHT
 from batchpaged.planning.summary import PlanSummary
 
 SUMMARY = PlanSummary(
@@ -38,14 +39,15 @@ def counters(prefilled, cached, completion):
     return {"num_prefilled_tokens": prefilled, "num_cached_tokens": cached, "num_completion_tokens": completion}
 
 
-def sample(rows, prefilled=0, cached=0, completion=0, worker="0", session=None):
-    named = {"worker": worker, "session": session or f"{worker}@1", "num_rows_done": rows}
+def sample(rows, prefilled=0, cached=0, completion=0, worker="0", session=None, begun=0):
+    named = {"worker": worker, "session": session or f"{worker}@1", "num_rows_done": rows, "num_begun": begun}
     return {**named, **counters(prefilled, cached, completion)}
 
 
-def unit(rows, prefilled=0, cached=0, completion=0, session="0@1", num_steps=1):
+def unit(rows, prefilled=0, cached=0, completion=0, session="0@1", num_steps=1, unique=0):
     named = {"session": session} if session else {}
-    return {**named, "num_rows": rows, "num_steps": num_steps, **counters(prefilled, cached, completion)}
+    took = {"completions": {"num_tokens": completion}, "reuse": {"num_unique_tokens": unique, "num_prefilled_tokens": prefilled}}
+    return {**named, **took, "num_rows": rows, "num_steps": num_steps, **counters(prefilled, cached, completion)}
 
 
 def test_nothing_is_known_at_first(clock):
@@ -89,6 +91,48 @@ def test_the_first_steps_of_a_sitting_do_not_tell_the_time_left(clock):
         clock.now = float(second)
         t.on_sample(sample(0, prefilled=100 * second, session="0@2"))
     assert t.progress().seconds_left > 0
+
+
+def progressing(clock, t, session, **counts):
+    """Six seconds at 100 prefilled tokens a second, up to these counts."""
+    t.on_sample(sample(0, session=session))
+    clock.now += 6.0
+    t.on_sample(sample(0, session=session, **{"prefilled": 600, **counts}))
+    return t.progress()
+
+
+def test_only_what_is_left_counts_however_much_was_computed_in_vain(clock):
+    """Half of the unique tokens are of finished units; an earlier start computed as many in units that it did not finish."""
+    done = [{**unit(50, 1_000, 0, 250, unique=1_000), "num_prefilled_tokens": 2_000, "num_completion_tokens": 900}]
+    progress = progressing(clock, tracker(clock, done), "0@2")
+    # 400 of 1,000 prompt tokens; 40 rows of 5 completion tokens.
+    assert progress.seconds_left == pytest.approx((400 + DECODE_WEIGHT * 200) / 100)
+
+
+def test_where_an_earlier_stage_has_computed_much_the_rows_that_have_begun_tell_what_is_left(clock):
+    done = [unit(20, 10, 390, 200, unique=400)]
+    progress = progressing(clock, tracker(clock, done), "0@2", prefilled=600, begun=60)
+    # A quarter of 80 rows and of 1,600 tokens; 70 rows of 10 completion tokens.
+    assert progress.seconds_left == pytest.approx((400 + DECODE_WEIGHT * 700) / 100)
+
+
+def test_while_there_is_work_some_time_is_left(clock):
+    done = [unit(90, 1_900, 0, 0, unique=1_990)]
+    assert progressing(clock, tracker(clock, done), "0@2").seconds_left == LEAST_LEFT
+
+
+def test_what_a_worker_that_is_gone_had_begun_is_left_again(clock):
+    t = tracker(clock)
+    t.on_sample(sample(95, 1_990, 0, 950, worker="far:1", session="0@1", begun=100))
+    t.attend({"far:1"})
+    assert t.progress().num_done == 95
+    t.attend({"far:2"})  # the same worker, started again
+    assert t.progress().num_done == 0 and t.open_rows("far:1") == OpenRows(0, 0)
+    t._history.clear()
+    for second in range(7):
+        clock.now = float(second)
+        t.on_sample(sample(0, 100 * second, worker="far:2", session="0@2", begun=30))
+    assert t.progress().seconds_left == pytest.approx((1_400 + DECODE_WEIGHT * 90 * 10) / 100)
 
 
 def test_units_of_earlier_sittings_count(clock):
