@@ -127,7 +127,7 @@ def sittings(run):
     os.killpg(run.process.pid, signal.SIGINT)  # Ctrl-C in a terminal reaches every process
     yield "asked to stop", run.end()
     run.start().wait_for_units(1)
-    run.process.terminate()
+    os.killpg(run.process.pid, signal.SIGTERM)  # so does that of `timeout`
     run.wait_for_text("again stops at once")
     run.process.terminate()
     yield "interrupted", run.end()
@@ -172,6 +172,12 @@ def test_an_interrupted_run_says_how_to_go_on_and_nothing_else(story):
     lines = story[1]["interrupted"].stderr.splitlines()
     shown = [line for line in lines if not line.startswith("[")]
     assert shown == ["interrupted", "Finished units are kept. To go on:", "  batchpaged run pipeline.yaml"]
+
+
+def test_workers_do_not_hear_what_the_client_is_told(story):
+    for name in ("asked to stop", "interrupted"):
+        assert " lost; unfinished units" not in story[1][name].stderr
+    assert "1 worker lost; unfinished units" in story[1]["worker killed"].stderr
 
 
 def test_a_run_that_is_asked_to_stop_finishes_the_units_at_work(story):

@@ -21,6 +21,8 @@ from batchpaged.errors import ClusterError
 
 # Of a local worker. Tasks that wait for the engine hold none.
 THREADS_PER_WORKER = 10
+# Where nobody can ask who sent a SIGTERM, it ends a worker.
+BLOCKED = [signal.SIGINT, *([signal.SIGTERM] if hasattr(signal, "sigwaitinfo") else [])]
 
 
 def num_local_workers(config: ClusterConfig, device: str) -> int:
@@ -70,7 +72,7 @@ def connecting(config: ClusterConfig, device: str, note: Callable[[str], None]) 
 
 def _start_local(stack: ExitStack, num_workers: int, result: "Future[Client]") -> None:
     try:
-        _block_interrupts()
+        _block_signals()
         client = stack.enter_context(_local_client(num_workers))
         for address in client.scheduler_info(n_workers=-1)["workers"]:  # seconds of work, with nothing else to do yet
             fire_and_forget(client.submit(import_engine, workers=[address], pure=False))
@@ -81,14 +83,14 @@ def _start_local(stack: ExitStack, num_workers: int, result: "Future[Client]") -
         result.set_exception(failure)
 
 
-def _block_interrupts() -> None:
-    """Ctrl-C in a terminal reaches every process of the run, but the client alone decides what becomes of it.
+def _block_signals() -> None:
+    """Ctrl-C and `timeout` reach every process of the run, but the client alone decides what becomes of it: see worker_signals.
 
     Threads and processes inherit what is blocked: from this thread the cluster's, from them the workers.
     """
     if hasattr(signal, "pthread_sigmask"):
-        resource_tracker.ensure_running()  # it unblocks interrupts in the thread that starts it
-        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+        resource_tracker.ensure_running()  # it unblocks both in the thread that starts it
+        signal.pthread_sigmask(signal.SIG_BLOCK, BLOCKED)
 
 
 @contextmanager
@@ -117,6 +119,7 @@ def _local_settings() -> dict[str, object]:
     return {
         "distributed.nanny.pre-spawn-environ": {**spawn, "TOKENIZERS_PARALLELISM": "true"},
         "distributed.worker.daemon": True,
+        "distributed.worker.preload": ["batchpaged.cluster.worker_signals"],
         # Dask looks at every thread a hundred times a second, for a page that nobody sees; a step takes all of the processor.
         "distributed.worker.profile.enabled": False,
     }

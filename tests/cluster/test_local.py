@@ -116,11 +116,14 @@ def test_a_script_needs_no_main_guard(tmp_path):
 
 
 @pytest.mark.skipif(not hasattr(signal, "pthread_sigmask"), reason="Windows has no signal masks")
-def test_processes_started_by_the_clusters_thread_do_not_hear_interrupts():
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_processes_started_by_the_clusters_thread_do_not_hear_interrupts(name):
+    if getattr(signal, name) not in local.BLOCKED:
+        pytest.skip("nobody can ask here who sent it")
     code = (
         "import subprocess, sys, threading; from batchpaged.cluster import local\n"
-        "child = 'import signal; print(signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, []))'\n"
-        "def start(): local._block_interrupts(); subprocess.run([sys.executable, '-c', child])\n"
+        f"child = 'import signal; print(signal.{name} in signal.pthread_sigmask(signal.SIG_BLOCK, []))'\n"
+        "def start(): local._block_signals(); subprocess.run([sys.executable, '-c', child])\n"
         "thread = threading.Thread(target=start); thread.start(); thread.join()\n"
         "subprocess.run([sys.executable, '-c', child])"
     )
