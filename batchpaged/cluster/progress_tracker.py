@@ -81,9 +81,11 @@ class ProgressTracker:
                 self._history.popleft()
 
     def attend(self, addresses: Collection[str]) -> None:
-        """These workers are there. What others had not finished is lost."""
+        """These workers are there. What others had not finished is lost, and the counts go on from less: rates begin anew."""
         with self._lock:
-            self._sampled = {address: sample for address, sample in self._sampled.items() if address in addresses}
+            for address in self._sampled.keys() - set(addresses):
+                del self._sampled[address]
+                self._history.clear()
 
     def open_rows(self, address: str) -> OpenRows:
         """As the last sample of the worker at that address says."""

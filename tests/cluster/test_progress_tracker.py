@@ -128,7 +128,6 @@ def test_what_a_worker_that_is_gone_had_begun_is_left_again(clock):
     assert t.progress().num_done == 95
     t.attend({"far:2"})  # the same worker, started again
     assert t.progress().num_done == 0 and t.open_rows("far:1") == OpenRows(0, 0)
-    t._history.clear()
     for second in range(7):
         clock.now = float(second)
         t.on_sample(sample(0, 100 * second, worker="far:2", session="0@2", begun=30))
