@@ -11,7 +11,7 @@ import pytest
 import tiny_runs
 
 from batchpaged import api, stages
-from batchpaged.cli_text import plan_lines, status_lines, summary_lines
+from batchpaged.cli.text import plan_lines, status_lines, summary_lines
 from batchpaged.dataset.schema import OUTPUT_COLUMNS
 from batchpaged.errors import RefusedError, UnfinishedError
 from batchpaged.past.compare import compare_runs

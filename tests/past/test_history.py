@@ -10,7 +10,7 @@ from report.test_html import HOSTILE, Page, squeezed
 from rich.console import Console
 
 from batchpaged import api
-from batchpaged.cli_text import history_lines
+from batchpaged.cli.text import history_lines
 from batchpaged.errors import RunDirectoryError
 from batchpaged.past.history import read_history, to_csv
 from batchpaged.report.history_page import history_html

@@ -2,7 +2,7 @@
 
 import click
 
-from batchpaged.cli_output import say
+from batchpaged.cli.output import say
 
 
 class Size(click.ParamType):
@@ -68,7 +68,7 @@ def size(
       batchpaged size docs/examples/configs/llama-3-70b.json --gpu-memory 192GiB --kv-dtype fp8 --json
     """
     from batchpaged import api
-    from batchpaged.cli_text import size_lines
+    from batchpaged.cli.text import size_lines
 
     result = api.size(
         model,

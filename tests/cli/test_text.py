@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from batchpaged.cli_text import architecture_lines, model_lines, plan_lines, status_lines, validation_lines
+from batchpaged.cli.text import architecture_lines, model_lines, plan_lines, status_lines, validation_lines
 from batchpaged.planning.diagnosis.findings import Diagnosis, Finding
 
 

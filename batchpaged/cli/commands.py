@@ -12,11 +12,11 @@ from pathlib import Path
 
 import click
 
-from batchpaged.cli_machine import bench, models
-from batchpaged.cli_output import NOT_FINISHED, file_argument, limit_option, progress, say, set_option, width
-from batchpaged.cli_past import clean, compare, history
-from batchpaged.cli_plan import plan
-from batchpaged.cli_size import size
+from batchpaged.cli.machine import bench, models
+from batchpaged.cli.output import NOT_FINISHED, file_argument, limit_option, progress, say, set_option, width
+from batchpaged.cli.past import clean, compare, history
+from batchpaged.cli.plan import plan
+from batchpaged.cli.size import size
 from batchpaged.errors import BatchpagedError, RefusedError, StoppedError
 
 _LOG_FORMAT = "batchpaged.log_format"  # of stderr, in click's context
@@ -135,7 +135,7 @@ def run(
         raise click.UsageError("--fresh discards what --retry-failed would keep; give one of them.")
     ctx.meta[_RESUME] = lambda: (resume_command(file, overrides, limit, run_dir), _has_finished_units(file, overrides, run_dir))
     ctx.meta[_LOG_FORMAT] = log_format
-    from batchpaged.cli_text import summary_lines
+    from batchpaged.cli.text import summary_lines
 
     with progress(log_format) as (reporter, stop):
         from batchpaged import api
@@ -192,7 +192,7 @@ def validate(file: Path | None, overrides: tuple[str, ...], schema: bool) -> Non
       batchpaged validate rag.yaml --set model.id=./my-model
       batchpaged validate --schema > pipeline.schema.json
     """
-    from batchpaged.cli_text import schema_lines, validation_lines
+    from batchpaged.cli.text import schema_lines, validation_lines
 
     if schema:
         say(schema_lines())
@@ -215,7 +215,7 @@ def status(target: str) -> None:
       batchpaged status pipelines/rag_eval.yaml
     """
     from batchpaged import api
-    from batchpaged.cli_text import status_lines
+    from batchpaged.cli.text import status_lines
     from batchpaged.config import load_pipeline
 
     run_dir = load_pipeline(target).output.path if Path(target).is_file() else target

@@ -13,8 +13,9 @@ import pytest
 from click.testing import CliRunner
 
 import batchpaged
-from batchpaged import cli_text, errors
-from batchpaged.cli import cli, resume_command
+from batchpaged import errors
+from batchpaged.cli import text as cli_text
+from batchpaged.cli.commands import cli, resume_command
 
 PIPELINE = """\
 input: {path: rows.parquet}
@@ -237,7 +238,7 @@ def test_the_resume_command_holds_no_secret():
 
 @pytest.fixture
 def lines(monkeypatch):
-    """What the functions of cli_text make of an answer is theirs to test."""
+    """What the functions of cli/text make of an answer is theirs to test."""
     for name in ("plan_lines", "validation_lines", "status_lines", "model_lines", "architecture_lines",
                  "comparison_lines", "history_lines", "cleaning_lines"):  # fmt: skip
         monkeypatch.setattr(cli_text, name, lambda *given: [f"lines of {given}"])
@@ -399,7 +400,7 @@ def test_a_reader_that_leaves_early_changes_no_exit_code():
 
 
 def test_output_that_the_terminal_cannot_show_is_replaced():
-    main = "import sys; from batchpaged import cli; cli.cli = lambda **kwargs: print('a – b'); cli.main()"
+    main = "import sys; from batchpaged.cli import commands as cli; cli.cli = lambda **kwargs: print('a – b'); cli.main()"
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
     done = subprocess.run([sys.executable, "-c", main], capture_output=True, env=environment, check=True)
     assert done.stdout == b"a ? b\n"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from batchpaged.cli_output import FAILED, limit_option, progress, say
+from batchpaged.cli.output import FAILED, limit_option, progress, say
 
 
 @click.command(short_help="List models and where they are.")
@@ -17,7 +17,7 @@ def models() -> None:
       batchpaged models
     """
     from batchpaged import api
-    from batchpaged.cli_text import architecture_lines, model_lines
+    from batchpaged.cli.text import architecture_lines, model_lines
 
     say(model_lines(api.models()))
     say(architecture_lines(api.supported_architectures()))

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from batchpaged.cli_output import NOT_FINISHED, say, width
+from batchpaged.cli.output import NOT_FINISHED, say, width
 
 _folder = click.argument("folder")
 
@@ -47,7 +47,7 @@ def compare(
     Exit codes: 0 compared; 1 --fail-on-change or --fail-on-worse applies; 2 the two cannot be compared.
     """
     from batchpaged import api
-    from batchpaged.cli_text import comparison_lines
+    from batchpaged.cli.text import comparison_lines
     from batchpaged.past.compare_text import worse_lines
 
     result = api.compare(a, b, id_column=id_column, references=references, num_ids=num_ids, with_text=with_text)
@@ -78,7 +78,7 @@ def history(folder: str, name: str | None, last: int | None, html: Path | None, 
       batchpaged history runs --name rag_eval --csv > runs.csv
     """
     from batchpaged import api
-    from batchpaged.cli_text import history_lines
+    from batchpaged.cli.text import history_lines
 
     records = api.history(folder, name=name, last=last, html=html)
     say(history_lines(records, form, width()))
@@ -115,7 +115,7 @@ def clean(
       batchpaged clean runs --keep 30 --older-than 30d --yes
     """
     from batchpaged import api
-    from batchpaged.cli_text import cleaning_lines
+    from batchpaged.cli.text import cleaning_lines
 
     if keep is None and older_than is None:
         raise click.UsageError("Say what may go: --keep N, --older-than AGE, or both.")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from batchpaged.cli_output import file_argument, limit_option, progress, say, set_option
+from batchpaged.cli.output import file_argument, limit_option, progress, say, set_option
 
 MAX_WORKERS = 4096  # of a simulation
 
@@ -60,7 +60,7 @@ def plan(
       batchpaged plan rag.yaml --set model.max_model_len=4096
       batchpaged plan rag.yaml --simulate 1,8,64 --simulate-length 20 --set engine.kv_cache=8GiB
     """
-    from batchpaged.cli_text import plan_lines
+    from batchpaged.cli.text import plan_lines
     from batchpaged.simulation.request import MAX_ROWS, SimulationRequest
 
     if not workers and (rows or length):
