@@ -68,12 +68,9 @@ class Admission:
                 continue
             while passed_over:
                 room.keep_all(passed_over.pop())
-            if sequence.params.prompt_logprobs is not None:
-                match = without_last(match, self._pool.block_size)
             room.keep_growth(sequence)
-            if not self._has_room(sequence, match, room, is_alone=not running):
+            if not self._try_to_start(sequence, match, room, builder, is_alone=not running):
                 break
-            self._start(sequence, match, builder)
             running.append(sequence)
             num_places += sequence.num_places
             admitted.add(sequence.seq_id)
@@ -111,6 +108,17 @@ class Admission:
         for sequence in islice(waiting, READ_AHEAD):
             stored = self._cache.match(sequence.token_ids, sequence.block_hashes, sequence.root).stored
             self._tiers.read_ahead(self._tiers.worth_loading(stored))
+
+    def _try_to_start(
+        self, sequence: Sequence, match: PrefixMatch, room: Room, builder: StepBuilder, is_alone: bool
+    ) -> bool:
+        """False, and nothing changes, where blocks do not last."""
+        if sequence.params.prompt_logprobs is not None:
+            match = without_last(match, self._pool.block_size)
+        if not self._has_room(sequence, match, room, is_alone):
+            return False
+        self._start(sequence, match, builder)
+        return True
 
     def _has_room(self, sequence: Sequence, match: PrefixMatch, room: Room, is_alone: bool) -> bool:
         """Whether its known tokens fit beside `room` without evicting what others will use. Alone it always fits."""

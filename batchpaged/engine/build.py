@@ -24,7 +24,7 @@ from batchpaged.engine.invariance import GPU_LENGTHS, LENGTHS, check_batch_invar
 from batchpaged.engine.model_runner import ModelRunner
 from batchpaged.engine.replay import CudaGraphs
 from batchpaged.engine.stop import StopCheck
-from batchpaged.engine.tier_build import build_tiers
+from batchpaged.engine.tier_build import Tiers, build_tiers
 from batchpaged.errors import ModelError
 from batchpaged.models.adapters import Adapter
 from batchpaged.models.kv_shape import kv_bytes_per_token
@@ -56,12 +56,7 @@ def build_engine(
     torch.set_num_threads(num_threads)
     tokenizer = load_tokenizer(resolved)
     dtype = resolve_dtype(_config_dtype(resolved), model_config.dtype, device)
-    check_attention(config.attention, device)
-    if config.batch_invariant and not can_be_batch_invariant(config, device, dtype):
-        raise ModelError(
-            "engine.batch_invariant needs Triton's kernels on a GPU, or float32 and kv_dtype: auto on a CPU, and not attention: torch; "
-            "set it to false"
-        )
+    _check_attention(config, device, dtype)
     if device != "cpu":
         torch.cuda.set_device(device)  # of this thread: Triton's kernels run on the current one
     model = load_model(resolved, dtype=dtype, device=device, attn_implementation=NAME)
@@ -73,23 +68,37 @@ def build_engine(
         vocab_size, lengths = model.get_input_embeddings().num_embeddings, LENGTHS if device == "cpu" else GPU_LENGTHS
         check_batch_invariance(runner, vocab_size, num_blocks, config.block_size, model_config.max_model_len, lengths)
     tiers = build_tiers(runner, config, num_blocks, model_config.max_model_len)
-    limits = EngineLimits(
-        num_blocks=num_blocks,
-        block_size=config.block_size,
-        max_batch_tokens=config.max_batch_tokens,
-        max_sequences=config.max_sequences,
-        max_model_len=model_config.max_model_len,
-        prefix_cache=config.prefix_cache,
-        steps_ahead=steps_ahead(config.async_scheduling, device),
-        num_frames=tiers.num_frames,
-        num_disk_slots=tiers.num_disk_slots,
-    )
+    limits = _limits(config, model_config.max_model_len, num_blocks, tiers, device)
     gc.collect()
     gc.freeze()  # nothing loaded so far goes away while the engine runs; looking through it again and again takes 0.2 s each time
     root = f"{run_id}|{resolved.identity}|{dtype}|{config.kv_dtype}".encode()
     eos, vocab_size = stop_token_ids(model, tokenizer), model.get_output_embeddings().weight.shape[0]
     grammars = Grammars(lambda: make_tokenizer(tokenizer, vocab_size, eos), num_threads)
     return Engine(runner, limits, StopCheck(tokenizer, eos), root, grammars, tiers.costs)
+
+
+def _check_attention(config: EngineConfig, device: str, dtype: torch.dtype) -> None:
+    """Raises ConfigError, or ModelError where it is the weights' type that does not go with it."""
+    check_attention(config.attention, device)
+    if config.batch_invariant and not can_be_batch_invariant(config, device, dtype):
+        raise ModelError(
+            "engine.batch_invariant needs Triton's kernels on a GPU, or float32 and kv_dtype: auto on a CPU, and not attention: torch; "
+            "set it to false"
+        )
+
+
+def _limits(config: EngineConfig, max_model_len: int, num_blocks: int, tiers: Tiers, device: str) -> EngineLimits:
+    return EngineLimits(
+        num_blocks=num_blocks,
+        block_size=config.block_size,
+        max_batch_tokens=config.max_batch_tokens,
+        max_sequences=config.max_sequences,
+        max_model_len=max_model_len,
+        prefix_cache=config.prefix_cache,
+        steps_ahead=steps_ahead(config.async_scheduling, device),
+        num_frames=tiers.num_frames,
+        num_disk_slots=tiers.num_disk_slots,
+    )
 
 
 def steps_ahead(async_scheduling: Literal["auto"] | bool, device: str) -> int:

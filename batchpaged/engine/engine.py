@@ -166,8 +166,7 @@ class Engine:
         """Queue a prompt. `row_key` names the row for its random seed; `tag` comes back with the completion.
 
         `grammar`: what the completion must follow (see `batchpaged.structured`); `adapter`: identity of one of those that the
-        model was given. Raises RowError if the prompt can never
-        fit, or the grammar cannot be followed.
+        model was given. Raises RowError if the prompt can never fit, or the grammar cannot be followed.
         """
         first = self._num_added
         seeds = sequence_seeds(row_seed(params.seed, row_key), params.num_sequences)

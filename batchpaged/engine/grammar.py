@@ -86,10 +86,6 @@ class Grammar:
         """The tokens that must come next, in order, whatever the model says. They are not accepted yet."""
         return [] if self.matcher.is_stopped() else self.matcher.compute_ff_tokens()
 
-    def fork(self) -> "Grammar":
-        """For another continuation of what has been written."""
-        return Grammar(self.matcher.deep_copy(), self.grammars)
-
 
 def allowed_tokens(grammars: Sequence[Grammar]) -> np.ndarray:
     """-> uint32 [number of grammars, words]: bit i of a row says whether token id i may come next.

@@ -69,7 +69,7 @@ def _find(name: str, folder: Path) -> Adapter:
     path = folder.expanduser()
     problem = what_is_missing(folder)
     if problem is not None:
-        raise ModelError(_problem(name, problem))
+        raise ModelError(adapter_problem(name, problem))
     adapter = Adapter(name, str(path.resolve()), "")
     settings = _settings(adapter)
     try:
@@ -78,7 +78,7 @@ def _find(name: str, folder: Path) -> Adapter:
             while chunk := file.read(1 << 24):
                 weights.update(chunk)
     except OSError as error:
-        raise ModelError(_problem(name, f"{WEIGHTS_FILE} cannot be read ({error.strerror})")) from error
+        raise ModelError(adapter_problem(name, f"{WEIGHTS_FILE} cannot be read ({error.strerror})")) from error
     return Adapter(name, adapter.path, weights.hexdigest())
 
 
@@ -88,12 +88,12 @@ def _settings(adapter: Adapter) -> dict[str, Any]:
         config = json.loads((Path(adapter.path) / CONFIG_FILE).read_text("utf-8"))
         kind = config.get("peft_type")
     except (OSError, ValueError, AttributeError) as error:
-        raise ModelError(_problem(adapter.name, f"{CONFIG_FILE} cannot be read ({type(error).__name__})")) from error
+        raise ModelError(adapter_problem(adapter.name, f"{CONFIG_FILE} cannot be read ({type(error).__name__})")) from error
     if kind != "LORA":
-        raise ModelError(_problem(adapter.name, f"it is of type {kind!r}, and only LORA is supported"))
+        raise ModelError(adapter_problem(adapter.name, f"it is of type {kind!r}, and only LORA is supported"))
     other = [key for key, plain in _PLAIN.items() if config.get(key) not in plain]
     if other:
-        raise ModelError(_problem(adapter.name, f"{CONFIG_FILE} sets {', '.join(other)}, which is not supported"))
+        raise ModelError(adapter_problem(adapter.name, f"{CONFIG_FILE} sets {', '.join(other)}, which is not supported"))
     names = {"r": 8, "lora_alpha": 8, "use_rslora": False, "rank_pattern": {}, "alpha_pattern": {}}  # peft's defaults
     return {key: config[key] if config.get(key) is not None else default for key, default in names.items()}
 
@@ -105,10 +105,10 @@ def read_pairs(adapter: Adapter) -> tuple[LoraPair, ...]:
     for key in shapes:
         match = _KEY.fullmatch(key)
         if match is None:
-            raise ModelError(_problem(adapter.name, f"it holds {key}; only pairs lora_A, lora_B of linear layers are supported"))
+            raise ModelError(adapter_problem(adapter.name, f"it holds {key}; only pairs lora_A, lora_B of linear layers are supported"))
         parts.setdefault(match["module"], {})[match["part"]] = key
     if not parts:
-        raise ModelError(_problem(adapter.name, f"{WEIGHTS_FILE} holds nothing"))
+        raise ModelError(adapter_problem(adapter.name, f"{WEIGHTS_FILE} holds nothing"))
     settings = _settings(adapter)
     return tuple(_pair(adapter, module, parts[module], shapes, settings) for module in sorted(parts))
 
@@ -120,18 +120,18 @@ def _shapes(adapter: Adapter) -> dict[str, tuple[int, ...]]:
         with safe_open(Path(adapter.path) / WEIGHTS_FILE, framework="numpy") as file:
             return {key: tuple(file.get_slice(key).get_shape()) for key in file.keys()}
     except (SafetensorError, OSError) as error:
-        raise ModelError(_problem(adapter.name, f"{WEIGHTS_FILE} cannot be read ({error})")) from error
+        raise ModelError(adapter_problem(adapter.name, f"{WEIGHTS_FILE} cannot be read ({error})")) from error
 
 
 def _pair(
     adapter: Adapter, module: str, keys: dict[str, str], shapes: dict[str, tuple[int, ...]], settings: dict[str, Any]
 ) -> LoraPair:
     if len(keys) < 2:
-        raise ModelError(_problem(adapter.name, f"of {module} it holds lora_{next(iter(keys))} alone"))
+        raise ModelError(adapter_problem(adapter.name, f"of {module} it holds lora_{next(iter(keys))} alone"))
     a, b = shapes[keys["A"]], shapes[keys["B"]]
     rank = _of_module(module, settings["rank_pattern"], settings["r"])
     if len(a) != 2 or len(b) != 2 or a[0] != rank or b[1] != rank:
-        raise ModelError(_problem(adapter.name, f"of {module} it holds shapes {a} and {b}, which are not of rank {rank}"))
+        raise ModelError(adapter_problem(adapter.name, f"of {module} it holds shapes {a} and {b}, which are not of rank {rank}"))
     alpha = _of_module(module, settings["alpha_pattern"], settings["lora_alpha"])
     scale = alpha / (math.sqrt(rank) if settings["use_rslora"] else rank)
     return LoraPair(module, keys["A"], keys["B"], rank, a[1], b[0], scale)
@@ -142,5 +142,6 @@ def _of_module(module: str, pattern: dict[str, Any], default: Any) -> Any:
     return next((value for key, value in pattern.items() if re.match(rf"(.*\.)?({key})$", module)), default)
 
 
-def _problem(name: str, words: str) -> str:
+def adapter_problem(name: str, words: str) -> str:
+    """A refusal's words, under the key of the adapter."""
     return f"model.adapters.{name}: {words}"

@@ -16,7 +16,7 @@ from transformers.pytorch_utils import Conv1D
 from batchpaged.attention.upload import upload
 from batchpaged.errors import ModelError
 from batchpaged.models.layers import NUM_PROBE_TOKENS
-from batchpaged.models.adapters import WEIGHTS_FILE, Adapter, LoraPair, _problem, read_pairs
+from batchpaged.models.adapters import WEIGHTS_FILE, Adapter, LoraPair, adapter_problem, read_pairs
 
 Rows = slice | torch.Tensor  # of a step's token axis
 _Range = tuple[int, int]
@@ -110,7 +110,7 @@ def check_adapters(model: nn.Module, adapters: Sequence[Adapter]) -> Mapping[str
         for pair in pairs[adapter.name]:
             problem = _misfit(pair, layers.get(pair.module), head)
             if problem is not None:
-                raise ModelError(_problem(adapter.name, problem))
+                raise ModelError(adapter_problem(adapter.name, problem))
     return pairs
 
 
@@ -135,4 +135,4 @@ def _load(adapter: Adapter, device: torch.device) -> dict[str, torch.Tensor]:
     try:
         return load_file(Path(adapter.path) / WEIGHTS_FILE, device=str(device))
     except (SafetensorError, OSError) as error:
-        raise ModelError(_problem(adapter.name, f"{WEIGHTS_FILE} cannot be read ({error})")) from error
+        raise ModelError(adapter_problem(adapter.name, f"{WEIGHTS_FILE} cannot be read ({error})")) from error

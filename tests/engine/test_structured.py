@@ -164,9 +164,9 @@ def test_a_grammar_that_cannot_be_followed_is_refused_as_a_row():
     assert not engine.has_unfinished
 
 
-def test_a_fork_goes_its_own_way():
-    state = tiny_grammars().start(GRAMMARS[3])
-    other = state.fork()
+def test_completions_of_one_grammar_go_their_own_ways():
+    grammars = tiny_grammars()
+    state, other = grammars.start(GRAMMARS[3]), grammars.start(GRAMMARS[3])
     yes, no = tiny_tokenizer().encode("yes"), tiny_tokenizer().encode("no")
     state.accept(yes[0])
     assert state.forced() == yes[1:]
