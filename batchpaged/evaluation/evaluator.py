@@ -118,8 +118,7 @@ class Evaluator:
         except NoVerdict:
             self._tallies[metric.name].errors[NO_VERDICT] += 1
             return None
-        usable = [score for score in found if score is not None]
-        return sum(usable) / len(usable) if usable else None
+        return None if None in found else sum(found) / len(found)  # whether a row counts no completion decides
 
 
 def usable_references(accepted: str | Iterable[str | None] | None) -> list[str]:

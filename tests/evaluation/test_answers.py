@@ -43,6 +43,7 @@ def test_the_longest_common_subsequence_is_what_dynamic_programming_finds(a: str
         ("An old red dog.", "the red dog", 1),
         ("dog red", "red dog", 0),
         ("anything", "the", 0),
+        ("a", "the", 0),  # neither says anything
     ],
 )
 def test_contains(completion: str, reference: str, score: int) -> None:
@@ -60,6 +61,9 @@ def test_contains(completion: str, reference: str, score: int) -> None:
         ("1e3", "1000", 1),
         ("0.3333333", "0.33333333", 1),
         ("0.33", "0.3333", 0),
+        ("0.3334", "0.3333", 0),
+        ("as of v1.2.3", "2.3", 0),
+        ("1,2345", "2345", 1),
         ("nothing", "3", 0),
         (".5", "0.5", 1),
         ("1,2", "2", 1),

@@ -34,6 +34,11 @@ def test_a_failed_row_counts_as_zero() -> None:
     assert evaluate(["Paris", "Paris"], ["Paris", "Paris"], ["ok", "failed"], BOTH)["exact_match"] == 0.5
 
 
+def test_of_several_completions_the_mean_counts_and_of_none_zero() -> None:
+    scores = evaluator(*BOTH).add([["Paris", "Rome"], []], ["ok", "ok"], ["Paris", "Oslo"])
+    assert scores == {"exact_match": [0.5, 0.0], "f1": [0.5, 0.0]}
+
+
 @pytest.mark.parametrize("references", [None, "", "  ", [], [None], ["", None]])
 def test_a_row_without_reference_is_left_out(references: object) -> None:
     result = evaluate(["x", "x"], [references, "x"], ["ok", "ok"], BOTH)

@@ -3,6 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from batchpaged.evaluation import intervals
 from batchpaged.evaluation.intervals import estimate_mean
 
 scores = st.lists(st.sampled_from([0.0, 1 / 3, 0.5, 1.0, -1.0]), min_size=1, max_size=50)
@@ -33,6 +34,12 @@ def test_values_that_are_all_different_are_put_into_bins():
     estimate = estimate_mean(values)
     assert estimate.mean == values.mean()
     assert estimate.high - estimate.low == pytest.approx(2 * 1.96 / np.sqrt(20_000), rel=0.1)
+
+
+def test_a_bin_stands_for_its_middle(monkeypatch):
+    monkeypatch.setattr(intervals, "_MOST_VALUES", 2)
+    estimate = estimate_mean(np.array([0.0, 1.0, 9.0, 10.0] * 100))
+    assert estimate.low < 5 < estimate.high and (estimate.low + estimate.high) / 2 == pytest.approx(5, abs=0.1)
 
 
 def test_intervals_cover_the_truth_about_as_often_as_they_say():

@@ -30,6 +30,10 @@ def test_the_longest_of_several_verdicts_is_meant() -> None:
     assert verdict_worth("not at all", (("not", 0.5), ("not at all", 0.0))) == 0.0
 
 
+def test_a_verdict_without_words_is_none() -> None:
+    assert verdict_worth("maybe", (("?", 1.0),)) is None
+
+
 def test_no_verdict_does_not_count_and_is_counted_and_a_failed_row_is_zero() -> None:
     evaluate = EvaluateConfig.model_validate({"judge": {"name": "correctness", "verdicts": {"yes": 1.0, "no": 0.0}}})
     evaluator = Evaluator(metrics_of(evaluate))

@@ -1,5 +1,6 @@
 """A user's metric: what is refused before any work, and in which words; what happens where it fails later."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from batchpaged.evaluation.own_metrics import load_own_metric, try_own_metric
 GOOD = '''
 import helper
 from os import system
+from shutil import copy
 
 def overlap(completion, references, row):
     return helper.share(completion, row["context"])
@@ -60,6 +62,7 @@ def test_with_references_only_rows_that_have_one_count(folder: str) -> None:
         ("os:system", r"there is no os\.py"),  # nothing that is installed
         ("mine:overlp", "defines no function 'overlp'; did you mean overlap"),
         ("mine:system", "defines no function 'system'"),  # nor what the file imports
+        ("mine:copy", "defines no function 'copy'"),
         ("mine:constant", "defines no function 'constant'"),
         ("mine:short", r"has to take \(completion, references, row\), but takes \(completion\)"),
         ("broken:f", r"cannot be imported: NameError \(broken\.py:2\)"),
@@ -76,6 +79,15 @@ def test_it_is_looked_for_in_the_current_folder_too_but_there_last(folder: str, 
     assert load_own_metric("deep:one", folder)("", [], {}) == 1
     Path("mine.py").write_text("def defaults(completion, references, row): return 5\n")
     assert load_own_metric("mine:defaults", folder)("", [], {}) == 0
+
+
+def test_no_file_beside_it_stands_in_for_another_module(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path(folder, "colorsys.py").write_text("raise ImportError\n")
+    Path(folder, "red.py").write_text("import colorsys\ndef red(completion, references, row): return colorsys.rgb_to_hsv(1, 0, 0)[2]\n")
+    monkeypatch.delitem(sys.modules, "colorsys", raising=False)
+    path = list(sys.path)
+    assert load_own_metric("red:red", folder)("", [], {}) == 1
+    assert sys.path == path
 
 
 @pytest.mark.parametrize(

@@ -73,6 +73,9 @@ def test_grouped_heads_and_windows_are_told() -> None:
     # Two of four layers would keep the block that a window of 8 begins in, and the one that it ends in.
     assert (size.windows, WINDOW) == ((8, None, 8, None), 8)
     assert size.windowed_sequence == size.sequence * (2 * 8 + 2 * 2) // (4 * 8)
+    # Of blocks of 7 that begin and end anywhere, two hold a token and the 7 before it.
+    size = size_model(TINY["gemma2"](), seq_len=63, block_size=7)
+    assert size.windowed_sequence == size.sequence * (2 * 9 + 2 * 2) // (4 * 9)
 
 
 def test_a_configuration_may_come_in_several_ways(tmp_path: Path) -> None:
@@ -94,6 +97,7 @@ def test_types_follow_the_request_and_else_the_checkpoint() -> None:
     [
         ({"seq_len": 0}, "seq_len: 0"),
         ({"num_sequences": 1.5}, "num_sequences: 1.5"),
+        ({"seq_len": True}, "seq_len: True"),
         ({"dtype": "float8"}, "dtype: 'float8'"),
         ({"kv_dtype": "int4"}, "kv_dtype: 'int4'"),
     ],

@@ -6,6 +6,8 @@ from pathlib import Path
 from click.testing import CliRunner
 
 from batchpaged.cli import cli
+from batchpaged.sizing.size import size_model
+from batchpaged.sizing.text import size_facts
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIGS = ROOT / "docs" / "examples" / "configs"
@@ -28,6 +30,13 @@ def test_what_does_not_fit_and_what_is_too_long_is_said() -> None:
     assert "this model has 4,096 positions" in printed
     assert "a GPU of 143.9 GiB or more, or a smaller model; a model is not" in printed
     assert "--dtype bfloat16" in size("llama-2-70b", "--gpu-memory", "80GiB", "--dtype", "float32")
+
+
+def test_a_gpu_that_lacks_one_block_is_told_so() -> None:
+    exact = size_model(CONFIGS / "llama-3-8b.json", gpu_memory=2**40)
+    memory = exact.weights + exact.fit.step
+    facts = dict(size_facts(size_model(CONFIGS / "llama-3-8b.json", gpu_memory=memory, gpu_memory_fraction=1.0)))
+    assert facts["KV cache"] == "none: weights, a step and one block need 2.0 MiB more than there are"
 
 
 def test_windows_are_said_with_what_they_would_save() -> None:

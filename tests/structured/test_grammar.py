@@ -8,6 +8,7 @@ from hypothesis import given, settings, strategies as st
 from tiny_models import tiny_tokenizer
 
 from batchpaged.config import StructuredConfig
+from batchpaged.engine.grammar import Grammar
 from batchpaged.errors import ConfigError
 from batchpaged.structured.grammar import UnfollowableSchema, grammar_of, schema_grammar
 
@@ -19,6 +20,8 @@ REFUSED = [
     ({"json_schema": {"type": "wat"}}, "json_schema: at its top: cannot be followed: Invalid type: wat"),
     ({"json_schema": {"items": {"pattern": "(?=a)b", "type": "string"}}}, "at /items: cannot be followed: look-around, including"),
     ({"json_schema": {"$ref": "https://example.org/s.json"}}, "cannot be followed"),
+    ({"json_schema": {"items": {"$ref": "https://example.org/s.json"}}}, "at /items: cannot be followed"),
+    ({"json_schema": {"$defs": {"a": {"type": "string"}}, "oneOf": [{"$ref": "#/$defs/a"}, {"maxLength": 3}]}}, "at its top: oneOf."),
     ({"json_schema": {"$ref": "#/$defs/a"}}, "Pointer '/$defs/a' does not exist"),
     ({"json_schema": {"type": "string", "minLength": 3, "maxLength": 2}}, "minLength"),
     ({"regex": "[a-z"}, "regex: cannot be followed: unclosed character class, at character 1: [a-z"),
@@ -52,9 +55,29 @@ def test_all_faults_of_a_schema_are_told_at_once_with_their_places():
         schema_grammar(json.dumps(schema))
 
 
+@pytest.mark.parametrize(
+    ("schema", "places"),
+    [
+        ({"properties": {"a": {"uniqueItems": True}}, "required": ["a"], "additionalProperties": False}, "at /properties/a: uniqueItems"),
+        ({"properties": {"a": {"const": {"not": 1}}, "b": {"contains": {}}}}, "at /properties/b: contains"),
+        ({"properties": {"a": {"enum": [{"not": 1}]}, "b": {"contains": {}}}}, "at /properties/b: contains"),
+        ({"anyOf": [{"type": "null"}, {"contains": {}}], "default": {"not": {}}}, "at /anyOf/1: contains"),
+    ],
+)
+def test_a_fault_is_told_at_its_own_place_alone(schema, places):
+    with pytest.raises(ConfigError) as refused:
+        grammar_of(StructuredConfig(json_schema=schema))
+    assert f"does not support all of it: {places}. Leave them out" in str(refused.value)
+
+
 def test_a_property_may_have_the_name_of_any_keyword():
     properties = {"patternProperties": {"type": "boolean"}, "not": {"enum": ["patternProperties"]}}
     assert schema_grammar(json.dumps({"type": "object", "properties": properties}))
+
+
+def test_a_schema_too_deep_to_be_read_is_refused_in_our_words():
+    with pytest.raises(UnfollowableSchema, match="^is nested too deeply$"):
+        schema_grammar('{"items": ' * 10**5 + "{}" + "}" * 10**5)
 
 
 def test_no_constraint_and_a_column_of_them_are_no_grammar_of_the_run():
@@ -68,7 +91,7 @@ def texts_of(grammar: str, max_tokens: int = 12) -> set[str]:
     while open_states:
         state, ids = open_states.pop()
         for token in range(3, 259):
-            other = state.fork()
+            other = Grammar(state.matcher.deep_copy(), state.grammars)
             other.accept(token)
             if other.error is None and len(ids) < max_tokens:
                 open_states.append((other, (*ids, token)))
