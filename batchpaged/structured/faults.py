@@ -84,7 +84,7 @@ def _emptied(key: str, value: Any) -> Any:
     if key in _NO_SCHEMAS:
         return value
     if isinstance(value, dict):
-        return dict.fromkeys(value, {}) if key in _BY_NAME else {}
+        return {}
     return [{} if isinstance(item, dict) else item for item in value] if isinstance(value, list) else value
 
 

@@ -70,6 +70,12 @@ def test_a_fault_is_told_at_its_own_place_alone(schema, places):
     assert f"does not support all of it: {places}. Leave them out" in str(refused.value)
 
 
+def test_what_the_schema_says_to_overlook_is_no_fault():
+    schema = {"x-guidance": {"lenient": True}, "uniqueItems": True, "items": {"type": "wat", "contains": {}}}
+    with pytest.raises(ConfigError, match="json_schema: at /items: cannot be followed: Invalid type: wat$"):
+        grammar_of(StructuredConfig(json_schema=schema))
+
+
 def test_a_property_may_have_the_name_of_any_keyword():
     properties = {"patternProperties": {"type": "boolean"}, "not": {"enum": ["patternProperties"]}}
     assert schema_grammar(json.dumps({"type": "object", "properties": properties}))
