@@ -44,6 +44,7 @@ def build_page(report: dict[str, Any], facts: RunFacts) -> dict[str, Any]:
         "verdict": _verdict(report),
         "summary": _summary(report),
         "reuse": _reuse_segments(report["tokens"], num_spared(report)),
+        "has_spared": num_spared(report) > 0,
         "lost_cache": lost_cache(report),
         "computed_again": computed_again(report),
         "tiles": _tiles(report),

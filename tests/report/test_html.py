@@ -71,6 +71,7 @@ def test_a_stage_that_was_resumed_says_what_its_cache_lacked() -> None:
     text = squeezed(page_of(make_facts(earlier_stages=EarlierStages(60, 1234))))
     assert "The stage was resumed: 1,234 tokens of earlier stages were not in the cache any more." in text
     assert "From the cache, computed by an earlier stage 60 20.0%" in text
+    assert "possible within this stage 66.7%" in text
     assert "180" not in text.partition("Unique, had to be computed")[0].partition("Where 300 prompt tokens came from")[2]
 
 
