@@ -4,7 +4,7 @@ import queue
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -12,8 +12,8 @@ from typing import Any
 
 from batchpaged.clock import now
 from batchpaged.cluster.engine_counts import EngineCounts
-from batchpaged.cluster.fan_out import equal_rows, fanned_out
-from batchpaged.cluster.serving import OpenUnit, Sample, Serving, UnitOutcome, UnitRow
+from batchpaged.cluster.open_units import OpenUnits, Tag
+from batchpaged.cluster.serving import Sample, Serving, UnitOutcome, UnitRow
 from batchpaged.cluster.unit_ranges import OpenRows
 from batchpaged.cluster.watchdog import Watchdog
 from batchpaged.engine.engine import Completion, Engine
@@ -45,13 +45,12 @@ class EngineWorker:
     # (unit, rows, next prompt, future); Serving: what follows is of that stage; None: stop.
     _inbox: queue.SimpleQueue = field(default_factory=queue.SimpleQueue)
     _lock: threading.Lock = field(default_factory=threading.Lock)  # nothing enters the inbox of a thread that has ended
-    _units: dict[int, OpenUnit] = field(default_factory=dict)
+    _units: OpenUnits = field(default_factory=OpenUnits)
     _samples: list[Sample] = field(default_factory=list)
     _counts: EngineCounts = field(default_factory=EngineCounts)
     _num_rows_done: int = 0
     _num_rows_told: int = 0  # of these, as last emitted
     _told_at: float = 0.0  # time.monotonic()
-    _num_units: int = 0
     _load_seconds: float = 0.0  # none in the stages after the first
     _asked_to_serve: str = ""  # the sitting of the stage that what is in the inbox last is of
 
@@ -159,51 +158,31 @@ class EngineWorker:
         self._samples = []
 
     def _open_unit(self, name: int, rows: list[UnitRow], next_prompt: list[int] | None, future: Future) -> None:
-        index, self._num_units = self._num_units, self._num_units + 1
-        ids = [row.row_id for row in rows]
-        unit = self._units[index] = OpenUnit(name, ids, future, now(), [None] * len(rows), len(rows))
-        for places in self._computed_once(rows):
-            unit.equal[places[0]] = places
-            self._add_row(rows[places[0]], (index, places[0]))
+        for tag in self._units.open(name, rows, future, self.serving.fans_out):
+            self._add_row(rows[tag[1]], tag)
         self._engine.scheduler.expect(next_prompt)
-        if not rows:
-            self._close_unit(index)
+        self._close_units()  # one without rows
 
-    def _computed_once(self, rows: list[UnitRow]) -> Iterable[list[int]]:
-        if self.serving.fans_out:
-            return equal_rows([row.token_ids for row in rows], [row.kind for row in rows])
-        return ([place] for place in range(len(rows)))
-
-    def _add_row(self, row: UnitRow, tag: tuple[int, int]) -> None:
+    def _add_row(self, row: UnitRow, tag: Tag) -> None:
         try:
             self._engine.add(row.token_ids, self.serving.params, row.row_id, tag, row.grammar, row.adapter)
         except RowError as error:
             self._finish_row(tag, str(error))
 
-    def _finish_row(self, tag: tuple[int, int], outcome: Completion | str) -> None:
-        """The row that was computed is done, and those equal to it with it."""
-        index, place = tag
-        unit = self._units[index]
-        places = unit.equal[place]
-        num_equal = len(places)
-        unit.rows[place] = outcome
-        for other in places[1:]:
-            unit.rows[other] = fanned_out(outcome)
-        unit.num_open -= num_equal
-        unit.num_deduplicated += num_equal - 1
-        self._num_rows_done += num_equal
+    def _finish_row(self, tag: Tag, outcome: Completion | str) -> None:
+        num_rows = self._units.finish(tag, outcome)
+        self._num_rows_done += num_rows
         if isinstance(outcome, Completion):
-            self._counts.add_fanned_out(outcome, num_equal - 1)
-        if unit.num_open == 0:
-            self._close_unit(index)
+            self._counts.add_fanned_out(outcome, num_rows - 1)
+        self._close_units()
 
-    def _close_unit(self, index: int) -> None:
-        unit = self._units.pop(index)
-        self._sample()
-        samples, self._samples = self._samples, []
-        facts = {**self._facts(), "started_at": unit.started_at, "finished_at": now(), "timeline": samples}
-        facts["num_deduplicated"] = unit.num_deduplicated
-        unit.future.set_result(UnitOutcome(unit.rows, facts))
+    def _close_units(self) -> None:
+        for unit in self._units.take_done():
+            self._sample()
+            samples, self._samples = self._samples, []
+            facts = {**self._facts(), "started_at": unit.started_at, "finished_at": now(), "timeline": samples}
+            facts["num_deduplicated"] = unit.num_deduplicated
+            unit.future.set_result(UnitOutcome(unit.rows, facts))
 
     def _facts(self) -> dict[str, Any]:
         return {
@@ -241,8 +220,7 @@ class EngineWorker:
         )
 
     def _open_rows(self) -> OpenRows:
-        num_rows = sum(len(unit.rows) for unit in self._units.values())
-        num_open = sum(unit.num_open for unit in self._units.values())
+        num_rows, num_open = self._units.num_rows, self._units.num_open
         num_waiting = min(len(self._engine.scheduler.waiting), num_open)  # a row may have several sequences
         return OpenRows(num_rows - num_waiting, num_rows - num_open)
 
@@ -250,13 +228,13 @@ class EngineWorker:
 
     def _progress(self) -> tuple[int, ...] | None:
         """What changes with every step; None without work."""
-        engine = self._engine if self._units else None
-        return None if engine is None else (self._num_units, engine.num_steps, engine.num_out_of_memory)
+        engine = None if self._units.is_empty else self._engine
+        return None if engine is None else (self._units.num_opened, engine.num_steps, engine.num_out_of_memory)
 
     def _give_up(self, seconds: float) -> None:
         """Those who wait are told; the thread is left to itself, and ends with its process."""
         tags = self._engine.open_tags()
-        shown = ", ".join(self._name_row(*tag) for tag in tags[:NUM_STALLED_SHOWN])
+        shown = ", ".join(self._units.name_row(tag) for tag in tags[:NUM_STALLED_SHOWN])
         more = f" and {len(tags) - NUM_STALLED_SHOWN} more" if len(tags) > NUM_STALLED_SHOWN else ""
         self._end(
             UnfinishedError(
@@ -266,10 +244,6 @@ class EngineWorker:
             )
         )
 
-    def _name_row(self, index: int, place: int) -> str:
-        unit = self._units[index]
-        return f"unit {unit.name}, row {unit.row_ids[place]}"
-
     # --- in either ---
 
     def _end(self, error: BaseException) -> None:
@@ -278,7 +252,7 @@ class EngineWorker:
             if self.error is not None:
                 return
             self.error = error
-            waiting = [self.loaded, *(unit.future for unit in self._units.values()), *self._drain_inbox()]
+            waiting = [self.loaded, *self._units.futures, *self._drain_inbox()]
         self._units.clear()
         self._engine = None
         for future in waiting:

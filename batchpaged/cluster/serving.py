@@ -1,8 +1,7 @@
 """What crosses between the tasks of units and the engine that computes them."""
 
 from collections.abc import Callable, Hashable
-from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from batchpaged.engine.engine import Completion
@@ -30,20 +29,6 @@ class UnitOutcome:
 
     rows: list[Completion | str]  # in the order given; a string says why the engine refused the row
     facts: dict[str, Any]  # JSON-able
-
-
-@dataclass
-class OpenUnit:
-    """A unit that is being computed."""
-
-    name: int  # its number in the plan
-    row_ids: list[str]
-    future: "Future[UnitOutcome]"
-    started_at: float  # clock.now()
-    rows: list[Completion | str | None]  # as in the outcome; None: not done
-    num_open: int  # of these
-    equal: dict[int, list[int]] = field(default_factory=dict)  # places of equal rows, by that of the first
-    num_deduplicated: int = 0
 
 
 @dataclass(frozen=True)
