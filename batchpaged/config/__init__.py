@@ -3,19 +3,19 @@
 `load_pipeline` reads a file, `parse_pipeline` takes a mapping; both raise one ConfigError that lists every problem.
 """
 
-from batchpaged.config.loading import load_pipeline, parse_pipeline
+from batchpaged.config.engine import EngineConfig
 from batchpaged.config.evaluate import EvaluateConfig
+from batchpaged.config.loading import load_pipeline, parse_pipeline
 from batchpaged.config.models import (
     ClusterConfig,
-    EngineConfig,
     InputConfig,
     ModelConfig,
     OutputConfig,
     Pipeline,
     PromptConfig,
-    SamplingConfig,
     StageConfig,
 )
+from batchpaged.config.sampling import SamplingConfig
 from batchpaged.config.schema import pipeline_json_schema
 from batchpaged.config.sizes import parse_bytes
 from batchpaged.config.structured import StructuredConfig

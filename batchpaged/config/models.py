@@ -1,4 +1,4 @@
-"""The pipeline file's sections. A field's description is what editors show: one line, with the unit."""
+"""The pipeline file and its sections, the longer ones apart. A field's description is what editors show: one line, with the unit."""
 
 import os
 from typing import Annotated, Literal
@@ -6,20 +6,12 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from batchpaged.config.adapters import AdapterName, Adapters
+from batchpaged.config.engine import EngineConfig
 from batchpaged.config.evaluate import EvaluateConfig
 from batchpaged.config.gates import GATE_PATTERN, check_gate
 from batchpaged.config.rules import broken_rules, parts_of
-from batchpaged.config.section import Section, Text, tuple_of_any, tuple_of_list
-from batchpaged.config.sizes import SIZE_PATTERN, parse_bytes
-from batchpaged.config.structured import StructuredConfig
-
-MAX_LOGPROBS = 20  # most likely tokens of which the output can have log-probabilities
-MAX_SEED = 2**63 - 1  # fits a signed 64-bit column
-
-
-def _check_size(text: str) -> str:
-    parse_bytes(text)
-    return text
+from batchpaged.config.sampling import SamplingConfig
+from batchpaged.config.section import AtLeastOne, Section, Text, tuple_of_any, tuple_of_list
 
 
 def _check_run_dir(path: str) -> str:
@@ -34,23 +26,14 @@ def _check_run_dir(path: str) -> str:
     return os.path.expanduser(path)
 
 
-TokenId = Annotated[int, Field(ge=0)]
-AtLeastOne = Annotated[int, Field(ge=1)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$", examples=["rag_eval"])]
 StageName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,49}$", examples=["answer"])]
-Size = Annotated[
-    str, Field(examples=["2GiB"], json_schema_extra={"pattern": SIZE_PATTERN}), AfterValidator(_check_size)
-]
 Gate = Annotated[
     str,
     Field(examples=["prefix_cache_hit_rate >= 0.8"], json_schema_extra={"pattern": GATE_PATTERN}),
     AfterValidator(check_gate),
 ]
 Paths = Annotated[Text | Annotated[tuple[Text, ...], Field(min_length=1)], BeforeValidator(tuple_of_list)]
-Texts = Annotated[tuple[Text, ...], BeforeValidator(tuple_of_any, json_schema_input_type=Text | list[Text])]
-TokenIds = Annotated[
-    tuple[TokenId, ...], BeforeValidator(tuple_of_any, json_schema_input_type=TokenId | list[TokenId])
-]
 Gates = Annotated[tuple[Gate, ...], BeforeValidator(tuple_of_any, json_schema_input_type=Gate | list[Gate])]
 
 
@@ -106,113 +89,6 @@ class ModelConfig(Section):
     adapter_column: Text | None = Field(
         None, description="Column of adapter names, one per row; a row whose value is null uses the base model"
     )
-
-
-class EngineConfig(Section):
-    """Speed and memory. Greedy completions do not depend on it, kv_dtype apart."""
-
-    device: Literal["auto", "cpu", "cuda"] = Field(
-        "auto", description="Where the model runs; auto: cuda if there is a GPU, else cpu"
-    )
-    attention: Literal["auto", "torch", "triton"] = Field(
-        "auto", description="Attention implementation; auto: the best one for the device"
-    )
-    block_size: Literal[8, 16, 32, 64, 128] = Field(16, description="Tokens in a block of the KV cache")
-    kv_cache: Literal["auto"] | Size | AtLeastOne = Field(
-        "auto", description="KV cache of a worker: auto (by free memory), bytes (2GiB, 512MiB), or a number of blocks"
-    )
-    host_cache: Size | AtLeastOne | None = Field(
-        None,
-        description="Host memory of a worker for blocks that the KV cache has no room for but rows still need, and for "
-        "preempted rows: bytes, or a number of blocks; null: none",
-    )
-    disk_cache: Size | AtLeastOne | None = Field(
-        None, description="The same on disk, for what host_cache has no room for; null: none"
-    )
-    disk_cache_path: Text | None = Field(
-        None, description="Folder of a file for disk_cache, on a fast local disk; null: the system's temporary folder"
-    )
-    kv_dtype: Literal["auto", "int8", "fp8"] = Field(
-        "auto", description="Type of keys and values in the cache; auto: model.dtype; int8, fp8: 8 bits, with scales"
-    )
-    gpu_memory_fraction: Annotated[float, Field(gt=0, le=1)] = Field(
-        0.9, description="Of a GPU's memory, what model, a worst-case step and a KV cache of auto may take together"
-    )
-    max_batch_tokens: AtLeastOne = Field(
-        2048, description="Token budget: most tokens, prefill and decode together, in a scheduler step"
-    )
-    max_sequences: AtLeastOne = Field(
-        256, description="Most sequences running at once; never more than max_batch_tokens"
-    )
-    stall_seconds: AtLeastOne | None = Field(
-        1800, description="Seconds without a finished scheduler step after which a worker is given up; null: never"
-    )
-    async_scheduling: Literal["auto"] | bool = Field(
-        "auto", description="Whether a step is planned while the one before it runs; auto: on a GPU"
-    )
-    cuda_graphs: bool = Field(True, description="On a GPU: whether decode steps are captured once and replayed")
-    prefix_cache: bool = Field(True, description="Whether blocks of a prefix computed before are used again")
-    batch_invariant: bool = Field(
-        False,
-        description="Whether logits have the same bits whatever else is in the batch; slower. On a CPU in float32 only",
-    )
-    fused_modules: bool = Field(
-        True, description="The model's modules are exchanged for faster ones that give the same; on a CPU in float32 only"
-    )
-
-
-class SamplingConfig(Section):
-    """How the next token is chosen, and when a completion ends."""
-
-    max_tokens: AtLeastOne = Field(32, description="Most tokens in a completion")
-    temperature: Annotated[float, Field(ge=0)] = Field(
-        0.0, description="0: greedy, the most likely token; the higher, the more random"
-    )
-    top_p: Annotated[float, Field(gt=0, le=1)] = Field(
-        1.0, description="Only the most likely tokens whose probabilities sum up to this; 1: all"
-    )
-    top_k: AtLeastOne | None = Field(None, description="Only this many of the most likely tokens; null: all")
-    min_p: Annotated[float, Field(ge=0, le=1)] = Field(
-        0.0, description="Only tokens with at least this share of the most likely one's probability; 0: all"
-    )
-    repetition_penalty: Annotated[float, Field(gt=0)] = Field(
-        1.0, description="Above 1, tokens already in prompt or completion become less likely; 1: off"
-    )
-    seed: Annotated[int, Field(ge=0, le=MAX_SEED)] = Field(
-        0, description="Seed of the run; each row's own follows from it and the row's id"
-    )
-    stop: Texts = Field((), description="Strings that end a completion and are not part of it; one or a list")
-    stop_token_ids: TokenIds = Field((), description="Token ids that end a completion besides the model's own")
-    ignore_eos: bool = Field(False, description="Whether to go on to max_tokens past the model's end token")
-    structured: StructuredConfig | None = Field(
-        None, description="What a completion must be, by JSON schema, regular expression or choices; null: anything"
-    )
-    n: AtLeastOne = Field(1, description="Completions per row; above 1 the output has lists of them")
-    best_of: AtLeastOne | None = Field(
-        None, description="Completions sampled per row, of which the n with the highest mean log-probability are kept; null: n"
-    )
-    beam_width: Annotated[int, Field(ge=2)] | None = Field(
-        None, description="Beam search with so many beams, of which the n best are kept; null: none"
-    )
-    length_penalty: float = Field(
-        1.0, description="A beam's score is its log-probability over its length to the power of this; above 0: longer ones"
-    )
-    early_stopping: bool | Literal["never"] = Field(
-        False, description="A beam search ends once beam_width beams have ended (true), or none is likely (false), or able to win"
-    )
-    logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = Field(
-        None,
-        description="Log-probabilities of completion tokens in the output, and those of this many of the most likely ones; "
-        "null: none",
-    )
-    prompt_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = Field(
-        None, description="The same of prompt tokens; null: none"
-    )
-
-    @property
-    def num_sequences(self) -> int:
-        """Sequences that are generated for a row."""
-        return self.beam_width or (self.best_of or self.n if self.temperature > 0 else 1)
 
 
 class StageConfig(Section):

@@ -12,6 +12,7 @@ class Section(BaseModel):
 
 
 Text = Annotated[str, Field(min_length=1)]
+AtLeastOne = Annotated[int, Field(ge=1)]
 
 
 def tuple_of_list(value: object) -> object:

@@ -26,14 +26,9 @@ import jinja2
 from jinja2 import meta, nodes
 from jinja2.runtime import Context
 
-from batchpaged.dataset.template_bounds import (
-    MAX_TEXT_CHARS,
-    BoundedEnvironment,
-    bound,
-    budget_of,
-    check_weight,
-    with_budget,
-)
+from batchpaged.dataset.template_bounds import BoundedEnvironment, bound
+from batchpaged.dataset.template_budget import budget_of, with_budget
+from batchpaged.dataset.template_sizes import MAX_TEXT_CHARS, check_weight
 from batchpaged.errors import ConfigError, RowError
 
 MAX_INDENT = 100

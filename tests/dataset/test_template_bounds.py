@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchpaged.dataset.template_bounds import MAX_STEPS
+from batchpaged.dataset.template_budget import MAX_STEPS
 from batchpaged.dataset.templates import TextTemplate
 from batchpaged.errors import RowError
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchpaged.dataset.template_bounds import MAX_TEXT_CHARS
+from batchpaged.dataset.template_sizes import MAX_TEXT_CHARS
 from batchpaged.dataset.templates import TextTemplate, wrap_nulls
 from batchpaged.errors import ConfigError, RowError
 
