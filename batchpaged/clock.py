@@ -4,6 +4,7 @@ What a unit took is the difference of two of its readings; the system's clock ma
 """
 
 import time
+from datetime import datetime, timezone
 
 _START = time.time() - time.monotonic()
 
@@ -11,3 +12,13 @@ _START = time.time() - time.monotonic()
 def now() -> float:
     """Seconds since 1970."""
     return _START + time.monotonic()
+
+
+def utc_now() -> str:
+    """By the system's clock, for people: as `utc`."""
+    return utc(time.time())
+
+
+def utc(timestamp: float) -> str:
+    """Seconds since 1970 as ISO-8601."""
+    return datetime.fromtimestamp(timestamp, timezone.utc).isoformat(timespec="seconds")

@@ -16,22 +16,20 @@
 import json
 import os
 import shutil
-import socket
-import time
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-import filelock
 import xxhash
 
 from batchpaged.atomic import write_text
+from batchpaged.clock import utc, utc_now
 from batchpaged.dataset.parts import Part
 from batchpaged.errors import RunDirectoryError
 from batchpaged.run.fingerprint import changes, fingerprint
-from batchpaged.run.progress import duration
+from batchpaged.run.lock import RunLock, refusing
 from batchpaged.run.unit_file import DamagedUnit, check_unit, read_unit_facts
 
 FORMAT = 1
@@ -54,6 +52,7 @@ class RunDirectory:
         self.scores = self.path / "scores.parquet"
         self.report = self.path / "report.json"
         self.log = self.path / "log.jsonl"
+        self._lock = RunLock(self.path)
 
     @property
     def exists(self) -> bool:
@@ -145,70 +144,25 @@ class RunDirectory:
 
     def finished_at(self) -> str:
         """When the output was published; a report that is written again keeps it."""
-        return _utc((self.output / "_SUCCESS").stat().st_mtime)
+        return utc((self.output / "_SUCCESS").stat().st_mtime)
 
     def updated_at(self) -> str | None:
         """When the run last made progress that is on disk."""
         names = (self.units, self.prompts, self.path / "plan.json", self.output, self.report)
         times = [path.stat().st_mtime for path in names if path.exists()]
-        return _utc(max(times)) if times else None
+        return utc(max(times)) if times else None
 
     def owner(self) -> dict[str, Any] | None:
         """Process that runs it now ({pid, host, started_at}); None if there is none, or if we may not know."""
-        if not (self.path / "lock").exists():
-            return None
-        try:
-            with filelock.FileLock(self.path / "lock", timeout=0):
-                return None
-        except filelock.Timeout:
-            return self._read_owner()
-        except OSError:
-            return None
+        return self._lock.owner()
 
-    def _read_owner(self) -> dict[str, Any]:
-        try:
-            return json.loads((self.path / "owner.json").read_text())
-        except (OSError, ValueError):
-            return {"pid": None, "host": None, "started_at": None}
-
-    @contextmanager
-    def lock(self) -> Iterator[None]:
-        """Held while a run goes on; the system releases it when the process dies, however it dies.
-
-        Raises RunDirectoryError if another process holds it, or if nothing can be written here.
-        """
-        with self._acquire():
-            owner = {"pid": os.getpid(), "host": socket.gethostname(), "started_at": utc_now()}
-            with self._refusing():
-                write_text(self.path / "owner.json", json.dumps(owner))
-            yield
+    def lock(self) -> AbstractContextManager:
+        """Held while a run goes on. Raises RunDirectoryError if another process holds it, or if nothing can be written here."""
+        return self._lock.hold()
 
     def claim(self) -> AbstractContextManager:
         """The lock, of a directory that is there, for work on it that is no run. Raises RunDirectoryError if it is held."""
-        return self._acquire()
-
-    def _acquire(self) -> AbstractContextManager:
-        try:
-            with self._refusing():
-                self.path.mkdir(parents=True, exist_ok=True)
-                return filelock.FileLock(self.path / "lock", timeout=0).acquire()
-        except filelock.Timeout as error:
-            raise RunDirectoryError(self._in_use(self._read_owner())) from error
-
-    @contextmanager
-    def _refusing(self) -> Iterator[None]:
-        try:
-            yield
-        except filelock.Timeout:  # an OSError as well
-            raise
-        except OSError as error:
-            raise RunDirectoryError(f"{self.path}: nothing can be written there ({error.strerror or error})") from error
-
-    def _in_use(self, owner: Mapping[str, Any]) -> str:
-        return (
-            f"{self.path} is in use by process {owner['pid']} on {owner['host']} since {owner['started_at']}"
-            f"{_age(owner['started_at'])}; wait for it, or give another --run-dir"
-        )
+        return self._lock.claim()
 
     def check_free(self) -> None:
         """Raise RunDirectoryError if other files are there, or another process is at work. Writes nothing."""
@@ -218,9 +172,7 @@ class RunDirectory:
         if strangers and not self.exists:
             shown = ", ".join(sorted(strangers)[:3])
             raise RunDirectoryError(f"{self.path} holds other files ({shown}) and no run; give an empty folder")
-        owner = self.owner()
-        if owner is not None:
-            raise RunDirectoryError(self._in_use(owner))
+        self._lock.check_free()
 
     def check_usable(self, identity: Mapping[str, Any], fresh: bool) -> None:
         """Raise RunDirectoryError unless the directory is new, of the same run, or to be cleared. Writes nothing."""
@@ -248,7 +200,7 @@ class RunDirectory:
 
     def open(self, name: str, identity: Mapping[str, Any], fresh: bool) -> dict[str, Any]:
         """Create or take up the run; the lock must be held. -> run.json's content."""
-        with self._refusing():
+        with refusing(self.path):
             if fresh or not self.exists:  # without run.json, what is there is left of an interrupted clearing
                 self.clear()
             if not self.exists:
@@ -291,21 +243,6 @@ class RunDirectory:
     def _remove(self, names: Iterable[str]) -> None:
         for path in (self.path / name for name in names):
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
-
-
-def _age(started_at: str | None) -> str:
-    if started_at is None:
-        return ""
-    seconds = time.time() - datetime.fromisoformat(started_at).timestamp()
-    return f" ({duration(seconds)})"
-
-
-def utc_now() -> str:
-    return _utc(time.time())
-
-
-def _utc(timestamp: float) -> str:
-    return datetime.fromtimestamp(timestamp, timezone.utc).isoformat(timespec="seconds")
 
 
 def _name(part: Part) -> str:
