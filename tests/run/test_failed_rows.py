@@ -1,5 +1,7 @@
 """Runs with rows that fail: how many may, how they are computed again, and a run in which all do."""
 
+import re
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -10,7 +12,7 @@ from batchpaged.dataset.parts import PartSize
 from batchpaged.errors import UnfinishedError
 from batchpaged.planning.plan_file import read_plan
 from batchpaged.run.directory import RunDirectory
-from batchpaged.run.failed_rows import find_failed_rows, most_frequent_reasons, read_kept
+from batchpaged.run.failed_rows import find_failed_rows, read_kept
 
 SMALL = {"kv_cache": 10, "max_sequences": 16, "max_batch_tokens": 256, "device": "cpu"}
 COLUMNS = ["id", "completion", "finish_reason", "prompt_tokens", "completion_tokens", "status", "error", "prompt_hash"]
@@ -125,8 +127,7 @@ def test_too_many_rows_that_the_engine_refuses_stop_the_run(small):
     run_dir = tiny_runs.new_path("limit")
     with pytest.raises(UnfinishedError, match="max_failed_rows is 6") as caught:
         run(run_dir, max_failed_rows=6, engine=SMALL)
-    assert "tokens do not fit into the KV cache" in str(caught.value)
-    assert most_frequent_reasons(RunDirectory(run_dir), 1)[0] in str(caught.value)
+    assert re.search(r"\n  - \d+ rows?: N tokens do not fit into the KV cache", str(caught.value))
     with pytest.raises(UnfinishedError, match="max_failed_rows is 6"):  # also of units finished before
         run(run_dir, max_failed_rows=6)
 
