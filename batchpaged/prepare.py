@@ -72,7 +72,6 @@ def open_input(pipeline: Pipeline, run_dir: Path | str | None = None) -> Source:
     `run_dir` stands in for output.path; what a run wrote there itself is no input of it.
     """
     location = pipeline.output.path if run_dir is None else run_dir
-    _check_stages(pipeline, location)
     problems = _setting_problems(pipeline)
     try:
         own = _own_places(location)
@@ -204,12 +203,6 @@ def _check_tiers(engine: EngineConfig, workers: int | str) -> None:
         what = "is a file" if os.path.exists(folder) else "does not exist"
         raise ConfigError(f"engine.disk_cache_path: {os.path.abspath(folder)} {what}; it must be a folder on a fast local disk")
     check_room(engine, workers if isinstance(workers, int) else 1)
-
-
-def _check_stages(pipeline: Pipeline, location: Path | str) -> None:
-    """Before anything asks the store."""
-    if pipeline.stages and is_on_store(location):
-        raise ConfigError("stages: their run directory has to be a folder in this version; copy its output to the store")
 
 
 def metrics_in_report(pipeline: Pipeline) -> list[str]:

@@ -15,7 +15,7 @@ from batchpaged.cluster.local import connecting
 from batchpaged.compute import Work, compute, make_job
 from batchpaged.config import Pipeline
 from batchpaged.dataset.source import Source
-from batchpaged.errors import RefusedError, UnfinishedError
+from batchpaged.errors import RefusedError, RunDirectoryError, UnfinishedError
 from batchpaged.models.adapters import Adapter, find_adapters
 from batchpaged.models.resolve import ResolvedModel
 from batchpaged.past.previous import previous_report
@@ -33,7 +33,7 @@ from batchpaged.run.log import logging_to
 from batchpaged.run.progress import Progress, ProgressReporter
 from batchpaged.run.retry import Retry, find_retry
 from batchpaged.run.stopping import StopRequest
-from batchpaged.run.store import name_of
+from batchpaged.run.store import is_on_store, name_of
 from batchpaged.run.stored import opening
 from batchpaged.stages import compute_stages, write_stages_report
 
@@ -63,6 +63,8 @@ def run_pipeline(
     """
     started = time.perf_counter()
     location = pipeline.output.path if run_dir is None else run_dir
+    if retry_failed and pipeline.stages and is_on_store(location):
+        raise RunDirectoryError("--retry-failed: of a run with stages only where the run directory is a folder, in this version")
     source, model = open_input(pipeline, location), find_model(pipeline, reporter.note)
     adapters = find_adapters(pipeline.model.adapters)
 

@@ -73,15 +73,19 @@ def _compute_stage(
     work: Work, engines: _SharedEngines, directory: RunDirectory, index: int, identity: Identity, started: float
 ) -> None:
     whole = work.prepared.pipeline
-    own = directory.of_stage(whole.stages[index].name)
+    name = whole.stages[index].name
+    own, keeper = directory.of_stage(name), work.keeper.of_stage(name)
     with own.lock():
         until_here = whole.model_copy(update={"stages": whole.stages[: index + 1]})
         info = own.open(whole.of_stage(index).name, identity(until_here), fresh=False)
-        if not own.is_finished:
+        keeper.keep_all()
+        is_finished = own.is_finished
+        if not is_finished:
             prepared = _prepare_stage(work.prepared, directory, index)
             job = make_job(work, prepared, own, info["run_id"], uuid.uuid4().hex[:12], engines.sitting)
-            compute(work, engines.start(job), job, prepared, started)
+            compute(replace(work, keeper=keeper), engines.start(job), job, prepared, started)
         write_stage_report(whole, directory, index)
+        keeper.keep_results(is_new_output=not is_finished)
 
 
 def _prepare_stage(prepared: Prepared, directory: RunDirectory, index: int) -> Prepared:

@@ -222,9 +222,9 @@ def test_prompt_and_stages_exclude_each_other() -> None:
         api.validate({**pipeline(tiny_runs.new_path("bad")), "prompt": {"user": "x"}})
 
 
-def test_a_run_directory_on_a_store_is_refused_before_the_store_is_asked() -> None:
-    with pytest.raises(RefusedError, match="has to be a folder in this version"):
-        api.run(pipeline(tiny_runs.new_path("bad"), output={"path": "s3://bucket/run"}))
+def test_failed_rows_on_a_store_are_refused_before_the_store_is_asked() -> None:
+    with pytest.raises(RefusedError, match="only where the run directory is a folder, in this version"):
+        api.run(pipeline(tiny_runs.new_path("bad"), output={"path": "s3://bucket/run"}), retry_failed=True)
 
 
 # --- failed rows again ---

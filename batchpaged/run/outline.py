@@ -11,7 +11,7 @@ from batchpaged.errors import RunDirectoryError
 from batchpaged.run.directory import RunDirectory
 from batchpaged.run.store import Store, StoreError, is_on_store, name_of, open_store
 from batchpaged.run.store_lock import read_owner
-from batchpaged.run.stored import check_no_strangers, working_copy
+from batchpaged.run.stored import STAGES, check_no_strangers, working_copy
 
 _CONTENTS = ("report.json", "run.json", "plan.json")  # of other files names and times are enough
 
@@ -43,9 +43,15 @@ def _draw(store: Store, folder: Path) -> bool:
     for name, info in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        store.get(name, path) if name in _CONTENTS else path.touch()
+        store.get(name, path) if _is_read(name) else path.touch()
         os.utime(path, ns=(info.mtime_ns or 0, info.mtime_ns or 0))
     return "run.json" in files
+
+
+def _is_read(name: str) -> bool:
+    """Of the run, or of a stage."""
+    *folders, last = name.split("/")
+    return last in _CONTENTS and (not folders or (len(folders) == 2 and folders[0] == STAGES))
 
 
 def has_finished_units(run_dir: Path | str) -> bool:

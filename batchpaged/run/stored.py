@@ -1,5 +1,7 @@
 """A run directory on an object store: a working copy on this machine, and files that go to the store as they are committed.
 
+A run of several stages has a run directory for each: sent and fetched in the same way, under the lock of the whole.
+
 The store is the truth about which run it is and how it is planned; a unit counts wherever it is. What is in the working copy
 alone (units of a client that was killed before they were sent) is sent when the run goes on here.
 """
@@ -22,6 +24,7 @@ _NUM_THREADS = 16  # small files: sending them is all waiting
 # What is kept, in an order in which every beginning of it is a run that can go on. Documents and prompts are not: they are
 # made again where the plan is not there yet.
 _ORDER = ("run.json", "documents.parquet", "plan/", "plan.json", "units/", "sittings/", "previous.json")
+STAGES = "stages"  # a run directory for each
 # What comes of it. The report is last: without it on the store, results there are somebody's who was cut off.
 _RESULTS = ("output/", "output/_SUCCESS", "scores.parquet", "report.html", "metrics.prom", "report.json")
 
@@ -38,6 +41,9 @@ class Keeper(Protocol):
     def keep_results(self, is_new_output: bool) -> None:
         """Output and reports, the last file last."""
 
+    def of_stage(self, name: str) -> "Keeper":
+        """Of the stage's own run directory."""
+
 
 class NothingToKeep:
     """A run directory on a file system is where it is."""
@@ -50,6 +56,9 @@ class NothingToKeep:
 
     def keep_results(self, is_new_output: bool) -> None:
         pass
+
+    def of_stage(self, name: str) -> "NothingToKeep":
+        return self
 
 
 @contextmanager
@@ -68,6 +77,8 @@ def opening(run_dir: Path | str, note: Callable[[str], None]) -> Iterator[tuple[
     with _holding(store, note) as lock:
         with _refusing(), directory.lock():
             sizes = _fetch(store, directory)
+            for stage in store.child(STAGES).folders():
+                _fetch(_of_stage(store, stage), directory.of_stage(stage))
         with _sending() as pool:
             yield directory, _StoreKeeper(store, directory, lock, pool, sizes)
 
@@ -121,7 +132,7 @@ def _fetch(store: Store, directory: RunDirectory) -> dict[str, int]:
     """Make the working copy what the store has, and at most more units, and results that the store does not have yet.
     -> names and sizes of what the store has
     """
-    sizes = {name: info.size for name, info in store.files().items() if name.split("/")[0] in OWN_NAMES - {LOCK_FILE}}
+    sizes = _sizes(store)
     if any(_differs(store, directory, name) for name in ("run.json", "plan.json")):
         directory.clear()
     has_results = "report.json" in sizes and not any(directory.units.glob("retry-*"))
@@ -133,6 +144,16 @@ def _fetch(store: Store, directory: RunDirectory) -> dict[str, int]:
         with ThreadPoolExecutor(_NUM_THREADS) as pool:
             list(pool.map(lambda name: store.get(name, directory.path / name), group))
     return sizes
+
+
+def _sizes(store: Store) -> dict[str, int]:
+    """Of the run's own files on the store; each stage has its own."""
+    own = OWN_NAMES - {LOCK_FILE, STAGES}
+    return {name: info.size for name, info in store.files().items() if name.split("/")[0] in own}
+
+
+def _of_stage(store: Store, name: str) -> Store:
+    return store.child(f"{STAGES}/{name}")
 
 
 def _differs(store: Store, directory: RunDirectory, name: str) -> bool:
@@ -179,8 +200,9 @@ class _StoreKeeper:
 
     def keep_all(self) -> None:
         self._settle()  # what could not be kept comes before what cannot be read
-        if self._store.read("run.json") not in (None, (self._directory.path / "run.json").read_bytes()):
-            self._delete([name for name in self._sizes])  # --fresh
+        if self._store.read("run.json") not in (None, (self._directory.path / "run.json").read_bytes()):  # --fresh
+            self._delete([name for name in self._sizes])
+            self._store.delete_tree(STAGES)
         gone = [name for name in self._sizes if name.startswith("units/") and not (self._directory.path / name).exists()]
         self._delete([*(["report.json"] if gone else []), *gone])  # set aside, to be computed again
         self._send_in_order([name for name in self._names(_ORDER) if self._is_new(name)])
@@ -193,6 +215,11 @@ class _StoreKeeper:
             stale = [name for name in self._sizes if name.startswith("output/") and name not in names]
             self._delete(["report.json", "output/_SUCCESS", *stale])  # readers wait for _SUCCESS
         self._send_in_order([name for name in names if is_new_output or not name.startswith("output/")])
+
+    def of_stage(self, name: str) -> "_StoreKeeper":
+        """The run's lock is that of all stages."""
+        store = _of_stage(self._store, name)
+        return _StoreKeeper(store, self._directory.of_stage(name), self._lock, self._pool, _sizes(store))
 
     def _names(self, order: tuple[str, ...]) -> list[str]:
         """Committed files of the working copy."""
