@@ -11,7 +11,7 @@ from typing import Any
 from batchpaged.config.structured import StructuredConfig
 from batchpaged.errors import ConfigError
 from batchpaged.structured.faults import Fault, find_faults, holds_pattern_properties
-from batchpaged.structured.library import first_error, matcher, plain
+from batchpaged.structured.library import first_error, matcher, plain, start_fault
 
 _JSON_STYLE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 _INSTEAD = {
@@ -73,7 +73,7 @@ def schema_grammar(text: str) -> str:
         error = first_error(grammar)
         if error is not None:
             raise _unfollowable(schema, error)
-        return grammar
+        return _startable(grammar)
     except RecursionError:
         raise UnfollowableSchema("is nested too deeply") from None
 
@@ -115,4 +115,11 @@ def _checked(grammar: str) -> str:
     error = first_error(grammar)
     if error is not None:
         raise ValueError(plain(error))
+    return _startable(grammar)
+
+
+def _startable(grammar: str) -> str:
+    fault = start_fault(grammar)
+    if fault is not None:
+        raise UnfollowableSchema(fault)
     return grammar

@@ -25,6 +25,9 @@ REFUSED = [
     ({"json_schema": {"$ref": "#/$defs/a"}}, "Pointer '/$defs/a' does not exist"),
     ({"json_schema": {"type": "string", "minLength": 3, "maxLength": 2}}, "minLength"),
     ({"regex": "[a-z"}, "regex: cannot be followed: unclosed character class, at character 1: [a-z"),
+    ({"json_schema": {"$ref": "#"}}, "json_schema: nothing can fit it"),
+    ({"regex": "[a&&b]"}, "regex: nothing can fit it: it contradicts itself, or has no end"),
+    ({"regex": "a{100000000}"}, "regex: is too large (lexer error: too many expressions"),
     ({"regex": "(a)\\1"}, "backreferences are not supported, at character 4: \\1"),
 ]
 
@@ -35,6 +38,11 @@ def test_what_cannot_be_followed_is_said_on_one_line_with_its_key(constraint, re
         grammar_of(StructuredConfig(**constraint))
     message = str(refused.value)
     assert message.startswith("sampling.structured.") and reason in message and "\n" not in message
+
+
+@pytest.mark.parametrize("regex", ["()", "a", "é{2}", "(ab|c)*", "(ab|cd){1,20000}x"])
+def test_what_can_be_followed_is_never_refused(regex):
+    assert grammar_of(StructuredConfig(regex=regex))
 
 
 def test_the_file_of_a_wrong_schema_is_named(tmp_path):
