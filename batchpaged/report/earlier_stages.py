@@ -19,7 +19,7 @@ def lost_cache(report: Report) -> str | None:
     lost = (report.get("earlier_stages") or {}).get("lost_tokens")
     if not lost:
         return None
-    return f"was resumed: {fmt.count(lost)} tokens of earlier stages were not in the cache any more"
+    return f"could not use what earlier stages computed before an interruption: up to {fmt.count(lost)} tokens"
 
 
 def why_rate_fell(figure: str, report: Report) -> str | None:

@@ -123,7 +123,8 @@ def _cache(report: dict[str, Any], marks: _Marks) -> Text:
     rate, ceiling = report["prefix_cache_hit_rate"], report["prefix_cache_hit_rate_ceiling"]
     text = _bar(rate or 0.0, ceiling or 0.0, marks)
     text.append(f"  {fmt.percent(rate)}", "bold")
-    text.append(f" of prompt tokens, ceiling {fmt.percent(ceiling)}")
+    within = " within one stage" if num_spared(report) else ""
+    text.append(f" of prompt tokens, ceiling{within} {fmt.percent(ceiling)}")
     return text.append(f"{marks.dot}reuse efficiency {fmt.percent(report['reuse_efficiency'])}")
 
 

@@ -69,7 +69,7 @@ def test_memory_tiers_have_a_section_where_there_are_any() -> None:
 
 def test_a_stage_that_was_resumed_says_what_its_cache_lacked() -> None:
     text = squeezed(page_of(make_facts(earlier_stages=EarlierStages(60, 1234))))
-    assert "The stage was resumed: 1,234 tokens of earlier stages were not in the cache any more." in text
+    assert "The stage could not use what earlier stages computed before an interruption: up to 1,234 tokens." in text
     assert "From the cache, computed by an earlier stage 60 20.0%" in text
     assert "possible within this stage 66.7%" in text
     assert "180" not in text.partition("Unique, had to be computed")[0].partition("Where 300 prompt tokens came from")[2]

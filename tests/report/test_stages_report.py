@@ -67,7 +67,7 @@ def test_how_completions_ended_is_told_of_all_stages() -> None:
 )
 def test_a_gate_that_failed_for_want_of_a_cache_says_so(gate: str, has_note: bool) -> None:
     (entry,) = both(num_cached=0, num_lost=1234, gates=(gate,))["gates"]
-    note = "was resumed: 1,234 tokens of earlier stages were not in the cache any more"
+    note = "could not use what earlier stages computed before an interruption: up to 1,234 tokens"
     assert entry.get("note") == (note if has_note else None)
     assert "note" not in both(num_cached=0, gates=(gate,))["gates"][0]
 
@@ -77,9 +77,9 @@ def test_terminal_page_and_metrics_tell_what_stages_found_of_each_other(tmp_path
     text, page = printed(report, tmp_path), write_stages_html(report, tmp_path / "report.html").read_text()
     assert "140 from the cache (40 tokens of it computed by earlier stages)" in text
     assert "45.0% from the cache (40 tokens of it computed by earlier stages) · reuse efficiency 100.0%" in text
-    assert "judge was resumed: 1,234 tokens of earlier stages were not in the cache any more" in text
-    assert "0.45, was resumed" in text and "0.45, was resumed" in page
-    assert "<td>40</td>" in page and "Stage judge was resumed" in page
+    assert "judge could not use what earlier stages computed before an interruption: up to 1,234 tokens" in text
+    assert "0.45, could not use" in text and "0.45, could not use" in page
+    assert "<td>40</td>" in page and "Stage judge could not use" in page
     assert 'kind="cached"} 40' in to_prometheus(report)
     calm = printed(combine(INFO, {"a": stage(0, 0), "b": stage(0, 0)}, ()), tmp_path)
     assert "earlier stages" not in calm and "resumed" not in calm
