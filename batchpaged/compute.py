@@ -31,9 +31,15 @@ class Work:
 
 
 def make_job(
-    work: Work, prepared: Prepared, directory: RunDirectory, run_id: str, sitting: str, engine_of: str | None = None
+    work: Work,
+    prepared: Prepared,
+    directory: RunDirectory,
+    run_id: str,
+    sitting: str,
+    engine_of: str | None = None,
+    stages_left: tuple[str, ...] = (),
 ) -> Job:
-    """`prepared` is the run's, or a stage's; `engine_of` as in Job."""
+    """`prepared` is the run's, or a stage's; `engine_of` and `stages_left` as in Job."""
     num_workers, num_per_host = count_workers(work.client, prepared.pipeline.cluster)
     return Job(
         pipeline=prepared.pipeline,
@@ -46,6 +52,7 @@ def make_job(
         num_workers_per_host=num_per_host,
         adapters=prepared.adapters,
         engine_of=engine_of,
+        stages_left=stages_left,
     )
 
 

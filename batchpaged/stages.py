@@ -82,7 +82,8 @@ def _compute_stage(
         is_finished = own.is_finished
         if not is_finished:
             prepared = _prepare_stage(work.prepared, directory, index)
-            job = make_job(work, prepared, own, info["run_id"], uuid.uuid4().hex[:12], engines.sitting)
+            left = tuple(stage.name for stage in whole.stages[index:])
+            job = make_job(work, prepared, own, info["run_id"], uuid.uuid4().hex[:12], engines.sitting, left)
             compute(replace(work, keeper=keeper), engines.start(job), job, prepared, started)
         write_stage_report(whole, directory, index)
         keeper.keep_results(is_new_output=not is_finished)

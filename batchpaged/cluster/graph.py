@@ -38,7 +38,7 @@ from batchpaged.planning.plan_file import has_plan, read_plan
 from batchpaged.planning.planner import Each
 from batchpaged.planning.summary import PlanSummary
 from batchpaged.run.progress import Progress, ProgressReporter
-from batchpaged.run.stopping import StopRequest
+from batchpaged.run.stopping import StopRequest, waiting
 from batchpaged.run.stored import Keeper
 from batchpaged.run.taken_over import take_over
 
@@ -59,7 +59,8 @@ def run_graph(
     `model_cost` is asked if there is something to plan. Raises StoppedError if `stop` is set while units are computed, and some are left.
     """
     if stop.is_set:  # while the last units of the stage before were computed
-        raise StoppedError("stopped as asked: the stages before are complete")
+        left = waiting(0, job.stages_left) if job.stages_left else "no unit was begun"
+        raise StoppedError(f"stopped as asked: {left}")
     job_future = client.submit(same, job, pure=False)
     summary = _plan(client, job, job_future, engines.futures, reporter, model_cost, times)
     _take_over(job, summary, reporter)

@@ -24,7 +24,7 @@ from batchpaged.planning.cost import expected_decode_tokens
 from batchpaged.planning.plan_file import read_plan
 from batchpaged.planning.summary import PlanSummary
 from batchpaged.run.progress import Progress, ProgressReporter
-from batchpaged.run.stopping import StopRequest
+from batchpaged.run.stopping import StopRequest, waiting
 from batchpaged.run.stored import Keeper
 from batchpaged.run.unit_log import log_unit
 
@@ -62,7 +62,8 @@ class Inference:
         self._news = threading.Event()  # a unit is done, or a worker says how far it is
         self._last_worker_seen = time.monotonic()
         self._is_ending = False  # asked to stop, and said so
-        self._is_loaded = all(future.done() for future in self._engines)  # a model
+        self._is_loaded = any(future.done() for future in self._engines)  # a model
+        self._is_heard = False  # an engine has said how far it is
 
     def run(self, stop: StopRequest) -> None:
         self._client.subscribe_topic(self._job.topic, self._on_sample)
@@ -88,8 +89,11 @@ class Inference:
         self._show_progress()
 
     def _show_progress(self) -> None:
-        """Until the first model is there, that is what is waited for."""
-        num_loaded = sum(future.done() for future in self._engines)
+        """Until the first model is there, that is what is waited for.
+
+        The future of a worker that is lost is never done again, not even when another worker has the model.
+        """
+        num_loaded = max(sum(future.done() for future in self._engines), int(self._is_heard))
         if not self._is_loaded:
             self._reporter.update(Progress("load", num_loaded, len(self._engines), "models"))
         self._is_loaded = self._is_loaded or num_loaded > 0
@@ -98,8 +102,9 @@ class Inference:
 
     def _say_that_it_stops(self) -> None:
         self._is_ending = True
-        num_left = self._ranges.num_left
-        rest = f"{num_left} more wait for the next start" if num_left else "no others are left, so the run will be complete"
+        num_left, later = self._ranges.num_left, self._job.stages_left[1:]
+        complete = f"no others are left, so {'this stage' if later else 'the run'} will be complete"
+        rest = "; ".join([complete] * (not num_left) + [waiting(num_left, later)] * bool(num_left or later))
         units = "the unit that is at work is" if len(self._running) == 1 else f"{len(self._running)} units that are at work are"
         self._reporter.note(f"stopping once {units} done; {rest}; again stops at once")
 
@@ -112,6 +117,7 @@ class Inference:
     def _on_sample(self, event: tuple[float, dict[str, Any]]) -> None:
         self._tracker.on_sample(event[1])
         self._shortages.on_sample(event[1])
+        self._is_heard = True
         self._news.set()
 
     def _look_for_workers(self) -> None:

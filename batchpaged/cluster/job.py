@@ -26,6 +26,7 @@ class Job:
     num_workers_per_host: int  # they share its cores
     adapters: tuple[Adapter, ...] = ()  # in the order of their numbers
     engine_of: str | None = None  # the sitting whose engines it uses; None: its own
+    stages_left: tuple[str, ...] = ()  # names of this stage and those after it; none where the run has no stages
 
     @cached_property
     def directory(self) -> RunDirectory:

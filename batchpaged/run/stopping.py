@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 
@@ -80,3 +80,12 @@ class StopRequest:
 def _may_keep_a_lock(frame: FrameType | None) -> bool:
     """Whether what is raised at this point could leave a lock taken for good, and with it the other threads waiting."""
     return frame is not None and (frame.f_code.co_filename.startswith(_IMPORTS) or frame.f_code in _LOCKING)
+
+
+def waiting(num_units: int, stages: Sequence[str]) -> str:
+    """What a run that is asked to stop leaves for its next start: more units of a stage, and the stages after it, by name."""
+    if not stages:
+        return f"{num_units} more wait for the next start"
+    units = f"{num_units} more, and " if num_units else ""
+    is_one = len(stages) == 1 and not num_units
+    return f"{units}stage{'s' * (len(stages) > 1)} {', '.join(stages)} wait{'s' * is_one} for the next start"

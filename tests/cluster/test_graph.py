@@ -76,7 +76,8 @@ class Inference(inference_module.Inference):
         self._failures = FailureLimit(None, None)
         self._keeper, self._job = NothingToKeep(), SimpleNamespace(directory=RunDirectory("run"))
         self._last_worker_seen = inference_module.time.monotonic()
-        self._num_units, self._is_ending, self._is_loaded = num_units, False, True
+        self._num_units, self._is_ending, self._is_loaded, self._is_heard = num_units, False, True, False
+        self._news = SimpleNamespace(set=lambda: None)
 
     def _wait_for_news(self):
         pass
@@ -109,13 +110,31 @@ def named(**names):
 
 
 @pytest.mark.parametrize(
-    ("num_units", "note"),
+    ("num_units", "stages_left", "note"),
     [
-        (1, "stopping once the unit that is at work is done; no others are left, so the run will be complete; again stops at once"),
-        (3, "stopping once 2 units that are at work are done; 1 more wait for the next start; again stops at once"),
+        (1, (), "stopping once the unit that is at work is done; no others are left, so the run will be complete; again stops at once"),
+        (3, (), "stopping once 2 units that are at work are done; 1 more wait for the next start; again stops at once"),
+        (
+            1,
+            ("answer", "judge"),
+            "stopping once the unit that is at work is done; no others are left, so this stage will be complete; "
+            "stage judge waits for the next start; again stops at once",
+        ),
+        (
+            3,
+            ("answer", "judge", "rank"),
+            "stopping once 2 units that are at work are done; 1 more, and stages judge, rank wait for the next start; "
+            "again stops at once",
+        ),
+        (
+            1,
+            ("rank",),
+            "stopping once the unit that is at work is done; no others are left, so the run will be complete; "
+            "again stops at once",
+        ),
     ],
 )
-def test_a_stop_ends_the_run_unless_the_units_at_work_are_the_last(num_units, note):
+def test_a_stop_ends_the_run_unless_the_units_at_work_are_the_last(num_units, stages_left, note):
     inference = Inference(num_units, num_slots=1, depth=2)
     inference.workers = named(a="0")
     inference.tick()
@@ -123,7 +142,7 @@ def test_a_stop_ends_the_run_unless_the_units_at_work_are_the_last(num_units, no
     inference._client.subscribe_topic = inference._client.unsubscribe_topic = lambda *given: None
     inference._tracker.progress, inference._reporter.update = lambda: "progress", seen.append
     inference._shortages = SimpleNamespace(take=list)
-    inference._job = SimpleNamespace(topic="t", directory=RunDirectory("run"))
+    inference._job = SimpleNamespace(topic="t", directory=RunDirectory("run"), stages_left=stages_left)
     stop.is_set = True
     for future in inference._running:
         future.is_done = True
@@ -141,6 +160,17 @@ def test_until_a_model_is_there_its_loading_is_shown():
     inference._show_progress()
     inference._show_progress()
     assert seen == [Progress("load", 0, 2, "models"), Progress("load", 1, 2, "models"), "progress", "progress"]
+
+
+def test_an_engine_that_says_how_far_it_is_has_its_model_though_its_predecessor_was_lost():
+    inference, seen = Inference(num_units=1, num_slots=1, depth=1), []
+    inference._tracker.progress, inference._reporter.update = lambda: "progress", seen.append
+    inference._tracker.on_sample, inference._shortages = lambda sample: None, SimpleNamespace(on_sample=lambda sample: None)
+    inference._engines, inference._is_loaded = [FakeFuture(0)], False
+    inference._show_progress()
+    inference._on_sample((0.0, {}))
+    inference._show_progress()
+    assert seen == [Progress("load", 0, 1, "models"), Progress("load", 1, 1, "models"), "progress"]
 
 
 def test_neighbours_go_to_the_same_worker_a_few_at_a_time():
