@@ -15,10 +15,27 @@ OwnMetric = Annotated[
     str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*$", examples=["my_metrics:overlap"])
 ]
 Metric = AnswerMetric | MetricAtK | OwnMetric
+
+
+def _check_name(name: object) -> object:
+    """Raises ValueError for what is nearly right, where the list of all metrics would not say why."""
+    at_k = re.match(r"(recall|precision)_at_", name) if isinstance(name, str) and not is_metric(name) else None
+    if at_k:
+        raise ValueError(f"must have a whole number of 1 or more at its end, at most 999999, as {at_k[0]}5")
+    if isinstance(name, str) and re.search(r"[/\\].*:", name):
+        raise ValueError('must be a string like "my_metrics:overlap", without a path; evaluate.metrics_folder names the folder of the module')
+    return name
+
+
+def _tuple_of_names(value: object) -> object:
+    if isinstance(value, (list, tuple)) and not value:
+        raise ValueError("must hold at least one metric, such as f1; leave evaluate.metrics out for the usual ones")
+    return tuple_of_any(value)
+
+
 Metrics = Annotated[
-    tuple[Metric, ...],
-    Field(min_length=1),
-    BeforeValidator(tuple_of_any, json_schema_input_type=Metric | Annotated[list[Metric], Field(min_length=1)]),
+    tuple[Annotated[Metric, BeforeValidator(_check_name)], ...],
+    BeforeValidator(_tuple_of_names, json_schema_input_type=Metric | Annotated[list[Metric], Field(min_length=1)]),
 ]
 DEFAULT_METRICS = ("exact_match", "f1")
 

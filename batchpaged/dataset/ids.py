@@ -8,6 +8,7 @@ compared.
 from __future__ import annotations
 
 import difflib
+import re
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -24,6 +25,7 @@ from batchpaged.dataset.schema import is_text
 _NUM_BUCKETS = 256
 _FLUSH_KEYS = 1_000_000  # keys (8 MB) gathered before they are spread over the files
 _MAX_CANDIDATES = 1000  # keys whose ids are compared; more than enough to show that ids repeat
+_LIKE_AN_ID = re.compile(r"[^\s\\]{1,40}")  # short, without white space
 
 ReadColumn = Callable[[str], Iterable[pa.Table]]  # all rows of one column, some thousand at a time; may be asked twice
 
@@ -46,14 +48,21 @@ def find_id_problems(schema: pa.Schema, column: str, read: ReadColumn) -> list[s
     if not _can_be_id(kind):
         return [f"input.id_column: column {column!r} is {kind}; ids are strings or integers"]
     counter = _IdCounter(column, read)
-    num_repeated = counter.count_repeated()
+    repeated = counter.find_repeated()
     problems = []
     if counter.num_nulls:
         problems.append(f"input.id_column: column {column!r} is null in {counter.num_nulls} of {counter.num_rows} rows")
-    if num_repeated:
-        number = f"{num_repeated} or more" if num_repeated >= _MAX_CANDIDATES else str(num_repeated)
-        problems.append(f"input.id_column: column {column!r} is not unique: {number} ids occur more than once")
+    if repeated:
+        problems.append(f"input.id_column: column {column!r} is not unique: {_describe_repeated(repeated)}")
     return problems
+
+
+def _describe_repeated(ids: list[object]) -> str:
+    """How many, and the first one if it looks like an id: a column that is none may hold prompt text."""
+    number = f"{len(ids)} or more" if len(ids) >= _MAX_CANDIDATES else str(len(ids))
+    words = "1 id occurs more than once" if len(ids) == 1 else f"{number} ids occur more than once"
+    first = ids_as_text(pa.array(ids[:1]))[0].as_py()
+    return f"{words}, such as {first}" if _LIKE_AN_ID.fullmatch(first) else words
 
 
 def _can_be_id(kind: pa.DataType) -> bool:
@@ -69,19 +78,19 @@ class _IdCounter:
     def __init__(self, column: str, read: ReadColumn) -> None:
         self._column = column
         self._read = read
-        self.num_rows = 0  # known after count_repeated, as is the next one
+        self.num_rows = 0  # known after find_repeated, as is the next one
         self.num_nulls = 0
 
-    def count_repeated(self) -> int:
-        """How many different ids occur more than once; at most _MAX_CANDIDATES of them are looked at."""
+    def find_repeated(self) -> list[object]:
+        """The different ids that occur more than once, the earliest first; at most _MAX_CANDIDATES of them are looked at."""
         with tempfile.TemporaryDirectory(prefix="batchpaged-ids-") as folder:
             candidates = self._find_repeated_keys(Path(folder))
         if len(candidates) == 0:
-            return 0
+            return []
         counts: Counter[object] = Counter()
         for values in map(_values, self._read(self._column)):
             counts.update(values.filter(pa.array(np.isin(_keys(values), candidates))).to_pylist())
-        return sum(count > 1 for count in counts.values())
+        return [value for value, count in counts.items() if count > 1]
 
     def _find_repeated_keys(self, folder: Path) -> np.ndarray:
         """Sorted keys that occur more than once, at most _MAX_CANDIDATES.  uint64 [num_keys]"""

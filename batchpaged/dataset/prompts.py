@@ -29,7 +29,7 @@ from batchpaged.dataset.prompt_sources import (
     compile_templates,
 )
 from batchpaged.dataset.reorder import order_field
-from batchpaged.dataset.schema import is_list, is_text
+from batchpaged.dataset.schema import is_bytes, is_list, is_text
 from batchpaged.dataset.special_tokens import SpecialTokens
 from batchpaged.errors import ConfigError, InputError, RowError
 
@@ -214,16 +214,26 @@ def validate_prompt_columns(config: PromptConfig, schema: pa.Schema) -> None:
         is_right, expected = _COLUMN_TYPES[key]
         if name in schema.names and not is_right(schema.field(name).type):
             problems.append(f"prompt.{key}: column {name!r} is {schema.field(name).type}, must be {expected}")
-    problems += [_describe_list(name, key) for name, key in printed.items() if name in schema.names and is_list(schema.field(name).type)]
+    problems += [_describe_printed(name, key, schema.field(name).type) for name, key in printed.items() if name in schema.names]
     if config.reorder is not None:
         problems += _describe_reorder(config.reorder, used, schema)
-    if problems:
-        raise InputError("; ".join(problems))
+    refused = [problem for problem in problems if problem]
+    if refused:
+        raise InputError("; ".join(refused))
 
 
-def _describe_list(name: str, key: str) -> str:
-    """It would fail every row, one by one."""
-    return f"{key} prints {name!r}, which is a list; write {{{{ {name}[0] }}}}, {{{{ {name} | join(', ') }}}} or a loop"
+def _describe_printed(name: str, key: str, kind: pa.DataType) -> str | None:
+    """Why a column of this type cannot be printed as it is, if it cannot: it would fail every row, one by one."""
+    if is_list(kind):
+        return f"{key} prints {name!r}, which is a list; write {{{{ {name}[0] }}}}, {{{{ {name} | join(', ') }}}} or a loop"
+    if pt.is_struct(kind):
+        field = kind[0].name if kind.num_fields else "field"
+        return f"{key} prints {name!r}, which is a struct; write {{{{ {name}.{field} }}}}, or {{{{ {name} | tojson }}}} for all of it"
+    if pt.is_map(kind):
+        return f"{key} prints {name!r}, which is a map; write {{{{ {name} | tojson }}}} or a loop"
+    if is_bytes(kind):
+        return f"{key} prints {name!r}, which is {kind}; decode it to a string in the input"
+    return None
 
 
 def _describe_reorder(column: str, used: Collection[str], schema: pa.Schema) -> list[str]:

@@ -116,6 +116,13 @@ def is_text(kind: pa.DataType) -> bool:
     return pt.is_string(kind) or pt.is_large_string(kind) or pt.is_string_view(kind)
 
 
+def is_bytes(kind: pa.DataType) -> bool:
+    """Binary of any layout, dictionaries of it included."""
+    if pt.is_dictionary(kind):
+        return is_bytes(kind.value_type)
+    return pt.is_binary(kind) or pt.is_large_binary(kind) or pt.is_fixed_size_binary(kind) or pt.is_binary_view(kind)
+
+
 def is_list(kind: pa.DataType) -> bool:
     return pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind)
 

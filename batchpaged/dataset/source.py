@@ -170,7 +170,7 @@ def open_source(
     source = _number_rows(schema, opened, config.limit)
     source = replace(source, stored_as=tuple((name, stored) for stored, name in names.items()))
     if not problems and source.num_rows == 0:
-        problems.append(f"the {len(opened)} input files hold no rows")
+        problems.append("the input file holds no rows" if len(opened) == 1 else f"the {len(opened)} input files hold no rows")
     refuse_if(problems)  # what follows reads rows, which needs sound files
     refuse_if(_find_lossy_columns(source, opened) + _judge_ids(source, config.id_column))
     return source

@@ -99,7 +99,7 @@ class Scheduler:
             times = f" in {sequence.num_places} beams" if sequence.beams is not None else ""
             raise RowError(
                 f"{num_tokens} tokens{times} do not fit into the KV cache "
-                f"({self.pool.num_blocks} blocks of {self.pool.block_size} tokens); raise engine.kv_cache"
+                f"({self.pool.num_blocks} block{'s' * (self.pool.num_blocks != 1)} of {self.pool.block_size} tokens); raise engine.kv_cache"
             )
         self.waiting.append(sequence)
         if self._uses is not None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from batchpaged.errors import ConfigError
 from batchpaged.evaluation.answers import ANSWER_METRICS
 from batchpaged.evaluation.judge import verdict_worth
-from batchpaged.evaluation.own_metrics import OwnMetric, is_score, load_own_metric
+from batchpaged.evaluation.own_metrics import NotAScore, OwnMetric, as_score, load_own_metric
 from batchpaged.evaluation.retrieval import retrieval_metric
 
 if TYPE_CHECKING:
@@ -121,12 +121,11 @@ def _of_own(function: OwnMetric, needs_references: bool) -> Callable[[EvaluatedR
         if row.completion is None:
             return 0.0
         try:
-            value = function(row.completion, list(row.references), row.values)
-        except Exception as error:
+            return as_score(function(row.completion, list(row.references), row.values))
+        except NotAScore as error:
+            raise MetricFailed(str(error)) from None
+        except (Exception, SystemExit) as error:  # sys.exit() in a metric ends its row, not the run
             raise MetricFailed(type(error).__name__) from error
-        if not is_score(value):
-            raise MetricFailed(f"returned {type(value).__name__}")
-        return float(value)
 
     return score
 

@@ -17,11 +17,18 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+
 from batchpaged.errors import ConfigError
 from batchpaged.spelling import nearest
 
 OwnMetric = Callable[[str, Sequence[str], Mapping[str, Any]], Any]
 _WANTED = "(completion, references, row)"
+_NUMBERS = (bool, int, float, np.bool_, np.integer, np.floating)
+
+
+class NotAScore(Exception):
+    """A metric returned something else than a finite number; says what kind of thing, never a text."""
 
 
 def load_own_metric(spec: str, folder: str) -> OwnMetric:
@@ -45,11 +52,13 @@ def try_own_metric(spec: str, function: OwnMetric, references: Sequence[str], ro
     completion = references[0] if references else "an answer"
     column = [completion] if isinstance(row.get("completion"), list) else completion
     try:
-        value = function(completion, list(references), {**row, "completion": column})
+        as_score(function(completion, list(references), {**row, "completion": column}))
+    except NotAScore as error:
+        raise _problem(spec, f"it {error} for the first row; it has to return a finite number or a bool") from None
+    except SystemExit as error:
+        raise _problem(spec, f"it called sys.exit ({_place(error)}) for the first row of the input; a metric returns a number") from error
     except Exception as error:
         raise _problem(spec, f"it raised {type(error).__name__} ({_place(error)}) for the first row of the input") from error
-    if not is_score(value):
-        raise _problem(spec, f"it returned {type(value).__name__} for the first row; it has to return a finite number or a bool")
 
 
 def _find(spec: str, path: Path, folder: str) -> Path:
@@ -71,8 +80,17 @@ def _similar_file(files: Sequence[Path]) -> str:
     return f"; did you mean {meant}?" if meant else ""
 
 
-def is_score(value: object) -> bool:
-    return isinstance(value, (bool, int, float)) and math.isfinite(value)
+def as_score(value: object) -> float:
+    """Of a number or a bool, NumPy's too. Raises NotAScore."""
+    if not isinstance(value, _NUMBERS):
+        raise NotAScore(f"returned {type(value).__name__}")
+    try:
+        score = float(value)
+    except OverflowError:
+        raise NotAScore("returned an integer too large for a float") from None
+    if not math.isfinite(score):
+        raise NotAScore(f"returned {score}")
+    return score
 
 
 def _load(spec: str, name: str, file: Path) -> ModuleType:
@@ -82,9 +100,17 @@ def _load(spec: str, name: str, file: Path) -> ModuleType:
     try:
         with _importing_from(file.parent):
             found.loader.exec_module(module)
-    except Exception as error:
-        raise _problem(spec, f"{file} cannot be imported: {type(error).__name__} ({_place(error)})") from error
+    except (Exception, SystemExit) as error:
+        raise _problem(spec, f"{file} cannot be imported: {_cause(error)} ({_place(error)})") from error
     return module
+
+
+def _cause(error: BaseException) -> str:
+    """Of a failed import. Python's own words are shown where they are of modules and syntax: no row has been read for them."""
+    if isinstance(error, SystemExit):
+        return "it calls sys.exit"
+    words = error.msg if isinstance(error, (ImportError, SyntaxError)) else None
+    return f"{type(error).__name__}: {words}" if words else type(error).__name__
 
 
 @contextmanager
@@ -100,14 +126,14 @@ def _importing_from(folder: Path) -> Iterator[None]:
 
 def _similar(name: str, module: ModuleType) -> str:
     names = [key for key, value in vars(module).items() if inspect.isfunction(value) and value.__module__ == module.__name__]
-    meant = nearest(name, names)
+    meant = nearest(name, names, cutoff=0.7)
     return f"; did you mean {meant}?" if meant else f", only {', '.join(names)}" if names else ""
 
 
-def _place(error: Exception) -> str:
+def _place(error: BaseException) -> str:
     """File and line; the message itself may hold a row's text."""
-    if isinstance(error, SyntaxError):
-        return f"{Path(error.filename or '?').name}:{error.lineno}"
+    if isinstance(error, SyntaxError) and error.filename and error.lineno:
+        return f"{Path(error.filename).name}:{error.lineno}"
     frame = traceback.extract_tb(error.__traceback__)[-1]
     return f"{Path(frame.filename).name}:{frame.lineno}"
 

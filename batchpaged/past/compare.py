@@ -60,7 +60,7 @@ def compare_runs(
     """`a` is the run before, `b` the one after. Each is a run directory, an output folder or a report.json.
 
     `id_column` and `references` stand in for what the runs say of themselves; at most `num_ids` row ids of each kind are
-    listed, with their completions if asked. Raises RunDirectoryError or InputError.
+    listed, with their completions if asked. Raises RunDirectoryError or InputError, also where no row is in both runs.
     """
     sides = read_side(a), read_side(b)
     result = {
@@ -74,6 +74,7 @@ def compare_runs(
     column = _common_id_column(sides, id_column)
     outputs = tuple(_read(side, column, references) for side in sides)
     matched = _match(*outputs)
+    _refuse_without_common_rows(sides, column, matched)
     kinds = _kinds_of_rows(*outputs, matched)
     ids = {kind: [] if places is None else _ids(places, num_ids) for kind, places in kinds.items()}
     return {
@@ -134,6 +135,16 @@ def _match(a: OutputRows, b: OutputRows) -> Matched:
     is_only_a = np.ones(len(a), dtype=bool)
     is_only_a[found] = False
     return Matched(found, np.flatnonzero(in_both), np.flatnonzero(is_only_a), np.flatnonzero(~in_both))
+
+
+def _refuse_without_common_rows(sides: tuple[Side, Side], column: str | None, rows: Matched) -> None:
+    """Where nothing can be matched, "no clear change" would be said of nothing."""
+    if len(rows.b) == 0:
+        which = f"no id of column {column!r}" if column else "no position of a row"
+        raise InputError(
+            f"{sides[0].name} and {sides[1].name} cannot be compared: {which} is in both; "
+            "look whether the two have the same inputs, or name another column of ids with --id"
+        )
 
 
 def _kinds_of_rows(a: OutputRows, b: OutputRows, rows: Matched) -> dict[str, tuple[pa.Array, np.ndarray] | None]:

@@ -77,6 +77,13 @@ def gate_result(gate: dict[str, Any]) -> str:
     return ", ".join([*parts, *([gate["note"]] if "note" in gate else [])])
 
 
+def rows_of_metrics(report: dict[str, Any]) -> dict[str, int]:
+    """Metric -> rows in its mean, where these are not the same for all; else nothing."""
+    details = report.get("evaluation_details") or {}
+    counts = {name: detail["num_rows"] for name, detail in details.items() if "num_rows" in detail}
+    return counts if len(set(counts.values())) > 1 else {}
+
+
 def plural(number: int, noun: str) -> str:
     """1 row, 2 rows, 1,204 rows"""
     return f"{count(number)} {noun}" if number == 1 else f"{count(number)} {noun}s"

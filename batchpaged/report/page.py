@@ -49,7 +49,8 @@ def build_page(report: dict[str, Any], facts: RunFacts) -> dict[str, Any]:
         "computed_again": computed_again(report),
         "tiles": _tiles(report),
         "metrics": _metrics(report),
-        "num_evaluated": (report["evaluation"] or {}).get("num_evaluated"),
+        "rows_of_metrics": fmt.rows_of_metrics(report),
+        "evaluated": _evaluated(report),
         "failures": group_failures(facts.rows),
         "shorten": _shorten,
         "time_charts": _time_charts(facts),
@@ -133,6 +134,14 @@ def _metrics(report: dict[str, Any]) -> list[tuple[str, float | None, str, str]]
         for name, value in (report["evaluation"] or {}).items()
         if name != "num_evaluated"
     ]
+
+
+def _evaluated(report: dict[str, Any]) -> str:
+    """What the means are over, as far as it is one thing for all metrics."""
+    number = (report["evaluation"] or {}).get("num_evaluated")
+    has_one = number is not None and not fmt.rows_of_metrics(report)
+    rows = fmt.plural(number, "row") if has_one else "rows"
+    return f"Mean over {rows}{' with references' if report.get('references') else ''}; a failed row counts as 0"
 
 
 def _errors(errors: dict[str, int]) -> str:

@@ -166,22 +166,23 @@ def _stage(name: str, stage: dict[str, Any], marks: _Marks) -> Text:
 def _evaluation(report: dict[str, Any], marks: _Marks) -> list[Text]:
     """Few metrics on one line, more below each other."""
     evaluation, details = report["evaluation"] or {}, report.get("evaluation_details") or {}
-    scores = {name: _score(value, details.get(name)) for name, value in evaluation.items() if name != "num_evaluated"}
+    counts = fmt.rows_of_metrics(report)
+    scores = {name: _score(value, details.get(name), counts.get(name)) for name, value in evaluation.items() if name != "num_evaluated"}
     width = max(map(len, scores), default=0)
     if len(scores) > METRICS_ON_A_LINE:
         lines = [Text(f"{name:<{width}}  {score}") for name, score in scores.items()]
     else:
         lines = [Text(marks.dot.join(f"{name} {score}" for name, score in scores.items()))] if evaluation else []
-    if "num_evaluated" in evaluation:
+    if "num_evaluated" in evaluation and not counts:
         lines[-1].append(f"  (over {fmt.plural(int(evaluation['num_evaluated'] or 0), 'row')})", "dim")
     return lines
 
 
-def _score(value: float | None, details: dict[str, Any] | None) -> str:
-    """With its interval, and in how many rows a user's metric failed or a judge gave no verdict."""
+def _score(value: float | None, details: dict[str, Any] | None, num_rows: int | None) -> str:
+    """With its interval, its number of rows if others have another, and in how many a user's metric failed or a judge gave no verdict."""
     if value is None:
         return fmt.ABSENT
-    parts = [f"{value:.4f}", fmt.interval(details)]
+    parts = [f"{value:.4f}", fmt.interval(details), "" if num_rows is None else f"over {fmt.plural(num_rows, 'row')}"]
     parts += [f"({kind} in {fmt.plural(count, 'row')})" for kind, count in (details or {}).get("errors", {}).items()]
     return " ".join(filter(None, parts))
 

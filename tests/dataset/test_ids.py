@@ -1,3 +1,5 @@
+import re
+
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -35,12 +37,17 @@ def test_unique_ids_of_any_type_pass(write, input_config, values):
 @pytest.mark.parametrize("values", [["a", "b", "a"], [1, 2, 1], pa.array(["a", "b", "a"]).dictionary_encode()], ids=str)
 def test_ids_that_repeat_are_counted(write, input_config, values):
     message = problem(input_config(write({"a.parquet": {"id": values}}), id_column="id"))
-    assert "column 'id' is not unique: 1 ids occur more than once" in message
+    assert f"column 'id' is not unique: 1 id occurs more than once, such as {values[0]}" in message
+
+
+def test_what_looks_like_no_id_is_not_shown(write, input_config):
+    message = problem(input_config(write({"a.parquet": {"id": ["a text", "b", "a text", "b"]}}), id_column="id"))
+    assert message.endswith("2 ids occur more than once")
 
 
 def test_ids_that_repeat_across_files_of_different_types(write, input_config):
     folder = write({"a.parquet": {"id": ["x", "y"]}, "b.parquet": {"id": pa.array(["y", "z"]).dictionary_encode()}})
-    assert "1 ids occur more than once" in problem(input_config(folder, id_column="id"))
+    assert "1 id occurs more than once, such as y" in problem(input_config(folder, id_column="id"))
 
 
 def test_null_ids(write, input_config):
@@ -75,13 +82,13 @@ def test_agrees_with_a_plain_count_when_spilled(write, input_config, values, is_
         patch.setattr(ids, "_FLUSH_KEYS", 10)
         problems = ids.find_id_problems(source.schema, "id", source.iter_column)
     assert bool(problems) == bool(repeated)
-    assert not repeated or f"{repeated} ids occur" in problems[0]
+    assert not repeated or re.search(rf"unique: {repeated} ids? occur", problems[0])
 
 
 def test_equal_hashes_of_different_ids_are_no_repetition(write, input_config, monkeypatch):
     monkeypatch.setattr(ids.xxhash, "xxh3_64_intdigest", lambda value: 7)
     assert open_source(input_config(write({"a.parquet": {"id": ["x", "y"]}}), id_column="id")).num_rows == 2
-    assert "1 ids occur" in problem(input_config(write({"a.parquet": {"id": ["x", "y", "x"]}}), id_column="id"))
+    assert "1 id occurs more than once, such as x" in problem(input_config(write({"a.parquet": {"id": ["x", "y", "x"]}}), id_column="id"))
 
 
 def test_very_many_repeated_ids_are_not_all_counted(write, input_config, monkeypatch):

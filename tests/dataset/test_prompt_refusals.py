@@ -40,6 +40,23 @@ def test_a_table_without_the_columns(build):
         build({"y": [1]}, user="{{ x }}")
 
 
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        (pa.list_(pa.string()), "which is a list; write {{ x[0] }}"),
+        (pa.struct([("name", pa.string())]), "which is a struct; write {{ x.name }}, or {{ x | tojson }}"),
+        (pa.map_(pa.string(), pa.int64()), "which is a map; write {{ x | tojson }}"),
+        (pa.large_binary(), "which is large_binary; decode it to a string"),
+    ],
+    ids=str,
+)
+def test_columns_that_cannot_be_printed_as_they_are(prompt_config, kind, message):
+    with pytest.raises(InputError) as caught:
+        validate_prompt_columns(prompt_config(user="{{ x }}"), pa.schema([("x", kind)]))
+    assert str(caught.value).startswith(f"prompt.user prints 'x', {message}")
+    validate_prompt_columns(prompt_config(user="{% if x %}a{% endif %}"), pa.schema([("x", kind)]))
+
+
 def test_template_variables_are_checked_with_the_nearest_name(prompt_config):
     schema = pa.schema([("contexts", pa.list_(pa.string())), ("question", pa.string())])
     validate_prompt_columns(prompt_config(system=SYSTEM, user=USER), schema)

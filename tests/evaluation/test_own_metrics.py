@@ -11,7 +11,9 @@ from batchpaged.evaluation.metrics import make_metrics
 from batchpaged.evaluation.own_metrics import load_own_metric, try_own_metric
 
 GOOD = '''
+import sys
 import helper
+import numpy as np
 from os import system
 from shutil import copy
 
@@ -25,6 +27,16 @@ def picky(completion, references, row):
 
 def short(completion): return 1
 def defaults(completion, references, row, *, strict=False): return 0
+
+def of_numpy(completion, references, row):
+    return {"float": np.float32(0.5), "int": np.int64(2), "bool": np.bool_(True), "nan": np.float64("nan")}[completion]
+
+def leaving(completion, references, row):
+    if completion == "large":
+        return 10**400
+    if completion == "inf":
+        return float("inf")
+    sys.exit("secret")
 constant = 3
 '''
 
@@ -35,6 +47,8 @@ def folder(tmp_path: Path) -> str:
     (tmp_path / "helper.py").write_text("def share(a, b): return len(set(a) & set(b)) / max(1, len(set(a)))\n")
     (tmp_path / "broken.py").write_text("x = 1\ny = secret_name\n")
     (tmp_path / "syntax.py").write_text("def f(:\n")
+    (tmp_path / "needy.py").write_text("import no_such_module_at_all\n")
+    (tmp_path / "script.py").write_text("import sys\nsys.exit('secret')\n")
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "deep.py").write_text("def one(completion, references, row): return 1\n")
     return str(tmp_path)
@@ -66,7 +80,10 @@ def test_with_references_only_rows_that_have_one_count(folder: str) -> None:
         ("mine:constant", "defines no function 'constant'"),
         ("mine:short", r"has to take \(completion, references, row\), but takes \(completion\)"),
         ("broken:f", r"cannot be imported: NameError \(broken\.py:2\)"),
-        ("syntax:f", r"cannot be imported: SyntaxError \(syntax\.py:1\)"),
+        ("syntax:f", r"cannot be imported: SyntaxError: .* \(syntax\.py:1\)"),
+        ("needy:f", r"cannot be imported: ModuleNotFoundError: No module named 'no_such_module_at_all' \(needy\.py:1\)"),
+        ("script:f", r"script\.py cannot be imported: it calls sys\.exit \(script\.py:2\)"),
+        ("mine:missing_short", "defines no function 'missing_short', only overlap, "),
     ],
 )
 def test_what_cannot_be_called_is_refused(folder: str, spec: str, message: str) -> None:
@@ -100,6 +117,34 @@ def test_it_is_tried_on_a_row(folder: str, reference: str, message: str) -> None
     with pytest.raises(ConfigError, match=message) as refusal:
         try_own_metric("mine:picky", function, [reference], {})
     assert "secret" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("metric", "completion", "message"),
+    [
+        ("of_numpy", "nan", "it returned nan for the first row"),
+        ("leaving", "inf", "it returned inf for the first row"),
+        ("leaving", "large", "it returned an integer too large for a float for the first row"),
+        ("leaving", "else", r"it called sys\.exit \(mine\.py:\d+\) for the first row"),
+    ],
+)
+def test_what_is_no_score_is_named(folder: str, metric: str, completion: str, message: str) -> None:
+    function = load_own_metric(f"mine:{metric}", folder)
+    with pytest.raises(ConfigError, match=f"mine:{metric}: {message}") as refusal:
+        try_own_metric(f"mine:{metric}", function, [completion], {})
+    assert "secret" not in str(refusal.value)
+
+
+def test_numbers_of_numpy_are_numbers(folder: str) -> None:
+    scores = Evaluator(make_metrics(["mine:of_numpy"], folder)).add(["float", "int", "bool"], ["ok"] * 3)
+    assert scores == {"of_numpy": [0.5, 2.0, 1.0]}
+
+
+def test_what_is_no_score_fails_its_row(folder: str) -> None:
+    evaluator = Evaluator(make_metrics(["mine:leaving"], folder))
+    evaluator.add(["large", "inf", "else"], ["ok"] * 3)
+    errors = {"returned an integer too large for a float": 1, "returned inf": 1, "SystemExit": 1}
+    assert evaluator.details()["leaving"]["errors"] == errors
 
 
 def test_where_it_fails_the_row_counts_as_zero_and_the_kind_is_counted(folder: str) -> None:

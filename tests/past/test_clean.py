@@ -4,7 +4,7 @@ import os
 from datetime import datetime
 
 import pytest
-from past.pastruns import make_run, make_unfinished
+from past.pastruns import make_run, make_unfinished, row
 
 from batchpaged import api
 from batchpaged.errors import RunDirectoryError
@@ -37,7 +37,7 @@ def runs(tmp_path):
     """Six nights; the last one failed."""
     folder = tmp_path / "runs"
     for day in range(1, 6):
-        make_run(folder / f"day-{day}", day)
+        make_run(folder / f"day-{day}", day, rows=[row("a", "yes")])
     make_run(folder / "day-6", 6, **FAILED)
     return folder
 
@@ -121,7 +121,7 @@ def test_results_can_be_kept(runs):
     assert clean(runs, **rules) == []
     assert sorted(os.listdir(runs / "day-1")) == ["lock", "output", "report.json", "run.json"]
     assert reason(runs, "day-1", **rules) == "nothing more to delete"
-    assert api.compare(runs / "day-1", runs / "day-3").result["rows"]["both"] == 0
+    assert api.compare(runs / "day-1", runs / "day-3").result["rows"]["both"] == 1
 
 
 def test_an_unfinished_run_is_as_old_as_its_last_progress(runs):

@@ -4,9 +4,11 @@ import json
 import shutil
 
 import pytest
+from click.testing import CliRunner
 from past.pastruns import make_run, make_unfinished, row
 from rich.console import Console
 
+from batchpaged.cli.commands import cli
 from batchpaged.errors import InputError, RunDirectoryError
 from batchpaged.past.compare import compare_runs
 from batchpaged.past.compare_text import ComparisonView, worse_lines
@@ -173,6 +175,14 @@ def test_what_cannot_be_compared_is_refused(runs, tmp_path):
     (runs[1] / "output" / "a.parquet").write_bytes(b"no Parquet")
     with pytest.raises(InputError, match="cannot be read"):
         compare_runs(*runs)
+
+
+@pytest.mark.parametrize("options", [[], ["--fail-on-worse"]])
+def test_runs_without_a_common_row_are_refused(tmp_path, options):
+    a, b = (make_run(tmp_path / name, rows=[row(name, "yes")], references="answers") for name in "ab")
+    outcome = CliRunner().invoke(cli, ["compare", str(a), str(b), *options])
+    assert outcome.exit_code == 2
+    assert f"{a} and {b} cannot be compared: no id of column 'id' is in both" in " ".join(outcome.output.split())
 
 
 def test_runs_that_name_rows_differently_need_a_common_column(runs):

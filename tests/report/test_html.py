@@ -140,6 +140,7 @@ def empty(**changes: Any) -> RunFacts:
 
 
 ALL_FAILED = make_rows([("a", "failed", "is null", None, None, None, None)])
+DETAILS = {"f1": {"low": 1.0, "high": 1.0, "num_rows": 1}, "mrr": {"low": 0.0, "high": 0.0, "num_rows": 2}}
 ONE_ROW = make_rows([("a", "ok", None, "stop", 1, 0, 0)])
 
 
@@ -150,6 +151,8 @@ ONE_ROW = make_rows([("a", "ok", None, "stop", 1, 0, 0)])
         ({"rows": ALL_FAILED}, "0 of 1 row completed"),
         ({"rows": ONE_ROW, "plan": PlanFacts(1, 1, 1, 0, 1, 1)}, "0.0% of 1 prompt tokens came from the prefix cache."),
         ({"evaluation": {"f1": None, "num_evaluated": 0}}, "Mean over 0 rows"),
+        ({"evaluation": {"f1": 1.0, "num_evaluated": 2}, "references": "answers"}, "Mean over 2 rows with references"),
+        ({"evaluation": {"f1": 1.0, "mrr": 0.0, "num_evaluated": 2}, "evaluation_details": DETAILS}, "Mean over rows; a failed row counts as 0"),
         ({"gates": ("rows.total >= 0",)}, "The gate passed"),
         ({"gates": ("reuse_efficiency >= 0",)}, "1 of 1 gate failed"),
     ],

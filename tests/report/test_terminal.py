@@ -69,6 +69,13 @@ def test_a_run_with_nothing_to_show(tmp_path: Path) -> None:
     assert "0 of 0 succeeded" in text and "–" in text
 
 
+def test_metrics_over_different_rows_say_how_many(tmp_path: Path) -> None:
+    details = {"f1": {"low": 0.5, "high": 0.875, "num_rows": 3}, "mrr": {"low": 1.0, "high": 1.0, "num_rows": 4}}
+    text = printed(tmp_path, width=160, evaluation={"f1": 0.625, "mrr": 1.0, "num_evaluated": 4}, evaluation_details=details)
+    assert "f1 0.6250 [0.5000, 0.8750] over 3 rows · mrr 1.0000 [1.0000, 1.0000] over 4 rows" in text
+    assert "(over" not in text
+
+
 def test_many_metrics_stand_below_each_other(tmp_path: Path) -> None:
     scores = {"exact_match": 0.5, "f1": 0.625, "contains": 1.0, "num_evaluated": 4}
     lines = printed(tmp_path, width=100, evaluation=scores).splitlines()
