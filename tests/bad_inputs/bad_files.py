@@ -146,7 +146,7 @@ NOT_WHOLE = [
     BadFiles("utf-16-text", written("id;question\n".encode("utf-16")), ("not a Parquet file",)),
     BadFiles("encrypted", encrypted(False), ("encrypted", "without encryption")),
     BadFiles("encrypted-columns", encrypted(True), ("encrypted", "without encryption")),
-    BadFiles("zero-rows", written(parquet(TABLE.slice(0, 0))), ("hold no rows",)),
+    BadFiles("zero-rows", written(parquet(TABLE.slice(0, 0))), ("the input file holds no rows",)),
     BadFiles("no-columns", written(parquet(pa.table({}))), ("the input has no columns",)),
     BadFiles(
         "column-twice",
@@ -231,7 +231,7 @@ TOGETHER = [
     ),
     *map(clash, ["completion", "finish_reason", "prompt_tokens", "cached_tokens"]),
     *map(clash, ["completion_tokens", "status", "error", "prompt_hash"]),
-    BadFiles("ids-twice", written(IDS), ("not unique: 1 ids", "null in 1 of 4"), {"input": {"id_column": "id"}}),
+    BadFiles("ids-twice", written(IDS), ("not unique: 1 id occurs", "null in 1 of 4"), {"input": {"id_column": "id"}}),
     BadFiles("ids-twice-across-files", files(a=GOOD, b=GOOD), ("not unique: 200 ids",), {"input": {"id_column": "id"}}),
     BadFiles("no-id-column", written(GOOD), ("no column 'ids'", "'id'"), {"input": {"id_column": "ids"}}),
     BadFiles("ids-of-floats", written(columns(question=["a"], f=[0.5])), ("double",), {"input": {"id_column": "f"}}),
