@@ -85,7 +85,7 @@ def _compute_stage(
             left = tuple(stage.name for stage in whole.stages[index:])
             job = make_job(work, prepared, own, info["run_id"], uuid.uuid4().hex[:12], engines.sitting, left)
             compute(replace(work, keeper=keeper), engines.start(job), job, prepared, started)
-        write_stage_report(whole, directory, index)
+        write_stage_report(whole, directory, index, work.prepared.source.num_rows_left_out)
         keeper.keep_results(is_new_output=not is_finished)
 
 
@@ -106,11 +106,13 @@ def _output_of(pipeline: Pipeline, index: int, directory: RunDirectory) -> Sourc
 # --- reports ---
 
 
-def write_stage_report(pipeline: Pipeline, directory: RunDirectory, index: int) -> dict[str, Any]:
-    """Of one stage whose output is there."""
+def write_stage_report(
+    pipeline: Pipeline, directory: RunDirectory, index: int, num_rows_left_out: int = 0
+) -> dict[str, Any]:
+    """Of one stage whose output is there. `num_rows_left_out`: of the run's input."""
     own = directory.of_stage(pipeline.stages[index].name)
     before = [directory.of_stage(stage.name) for stage in pipeline.stages[:index]]
-    facts = collect_facts(own, pipeline.of_stage(index), read_plan(own.path)[0], before=before)
+    facts = collect_facts(own, pipeline.of_stage(index), read_plan(own.path)[0], None, num_rows_left_out, before)
     report = build_report(facts)
     write_html(report, facts, own.path / "report.html")
     write_prometheus(report, own.path / "metrics.prom")
@@ -122,7 +124,8 @@ def write_stages_report(
     pipeline: Pipeline, directory: RunDirectory, previous: dict[str, Any] | None, num_rows_left_out: int = 0
 ) -> dict[str, Any]:
     """Of the whole run: of each stage, and of all together."""
-    reports = {stage.name: write_stage_report(pipeline, directory, i) for i, stage in enumerate(pipeline.stages)}
+    names = [stage.name for stage in pipeline.stages]
+    reports = {name: write_stage_report(pipeline, directory, i, num_rows_left_out) for i, name in enumerate(names)}
     report = combine(directory.info(), reports, pipeline.gates, previous, num_rows_left_out)
     _join_scores(directory, reports)
     write_stages_html(report, directory.path / "report.html")

@@ -86,10 +86,14 @@ def test_the_model_is_loaded_once_and_each_stage_counts_its_own_tokens() -> None
 
 def test_a_stage_finds_in_the_cache_what_one_before_it_computed() -> None:
     again = {**ANSWER, "name": "again"}
-    report = api.run(pipeline(tiny_runs.new_path("cache"), ANSWER, again, gates=[])).report
+    num_rows = tiny_runs.NUM_ROWS - 1
+    report = api.run(pipeline(tiny_runs.new_path("cache"), ANSWER, again, gates=[]), limit=num_rows).report
     first, second = report["stages"]["answer"]["tokens"], report["stages"]["again"]["tokens"]
     assert second["prompt"] == first["prompt"] and second["prefilled"] < first["prefilled"]
     assert list(report["evaluation"])[:2] == ["answer.exact_match", "answer.rouge_l"]
+    for part in (report, *report["stages"].values()):
+        assert part["limit"] == {"rows": num_rows, "of": tiny_runs.NUM_ROWS}
+        assert 0 < part["gpu_cache_usage_perc"]["peak"] <= 1
 
 
 def test_between_stages_a_run_goes_on_with_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,6 +37,7 @@ class EngineCounts:
         return {
             "num_blocks": engine.pool.num_blocks,
             "block_size": engine.pool.block_size,
+            "most_blocks": engine.most_blocks,
             "max_batch_tokens": engine.scheduler.max_batch_tokens,
             "groups": asdict(engine.scheduler.groups.counts),
             "tiers": _tier_facts(engine),

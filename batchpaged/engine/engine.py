@@ -123,6 +123,7 @@ class Engine:
         self.num_steps = 0
         self.busy_seconds = 0.0  # spent in steps
         self.num_out_of_memory = 0  # steps that were given up for want of memory
+        self.most_blocks = 0  # that were referenced during a step, since the stage began
         self._runner = runner
         self._steps_ahead = limits.steps_ahead
         self._started: deque[tuple[StepPlan, Callable[[], Sampled]]] = deque()
@@ -145,6 +146,7 @@ class Engine:
 
     def begin_stage(self) -> None:
         """What is computed from now on is another stage's. Nothing is open."""
+        self.most_blocks = 0
         if self.scheduler.cache is not None:
             self.scheduler.cache.stage += 1
 
@@ -205,6 +207,7 @@ class Engine:
         """
         begun = time.perf_counter()
         plan = self.scheduler.schedule()
+        self.most_blocks = max(self.most_blocks, self.pool.num_referenced)
         failure = None if plan is None else self._start(plan)
         is_started = plan is not None and failure is None
         finished: list[Sequence] = []

@@ -106,6 +106,7 @@ class EngineStats:
     busy_seconds: float  # spent inside scheduler steps
     num_out_of_memory: int = 0  # steps given up for want of memory, and computed again in smaller ones
     num_forced_tokens: int = 0  # of num_completion_tokens: a grammar left no choice about them
+    most_blocks: int = 0  # that were referenced during a step; 0 also where nobody counted
     max_batch_tokens: int | None = None  # token budget at the end: less than the pipeline's once memory has run out
     groups: GroupStats = GroupStats()
     tiers: TierStats | None = None

@@ -147,9 +147,11 @@ def reuse(tokens: dict[str, int], num_spared: int) -> dict[str, float | None]:
 
 
 def _occupancy(facts: RunFacts, totals: RowTotals) -> dict[str, Any]:
-    mean, peak = usage_mean_and_peak(facts.timeline)
+    mean, highest_sample = usage_mean_and_peak(facts.timeline)
+    in_steps = [engine.most_blocks / engine.num_blocks for engine in facts.engines if engine.most_blocks]
+    peaks = in_steps if highest_sample is None else [highest_sample, *in_steps]  # samples come after steps, which free blocks
     return {
-        "gpu_cache_usage_perc": {"mean": mean, "peak": peak},
+        "gpu_cache_usage_perc": {"mean": mean, "peak": max(peaks, default=None)},
         "num_preemption": sum(engine.num_preemptions for engine in facts.engines),
         "avg_sequence_length": ratio(totals.prompt_tokens + totals.completion_tokens, totals.num_succeeded),
         "max_model_len": facts.max_model_len,
@@ -167,7 +169,7 @@ def _throughput(totals: RowTotals, tokens: dict[str, int], infer: float | None) 
 
 def _worker(engine: EngineStats) -> dict[str, Any]:
     seen = engine.num_cached_tokens + engine.num_prefilled_tokens
-    figures = {name: value for name, value in asdict(engine).items() if name not in ("groups", "tiers")}
+    figures = {name: value for name, value in asdict(engine).items() if name not in ("groups", "tiers", "most_blocks")}
     return {**figures, "prefix_cache_hit_rate": ratio(engine.num_cached_tokens, seen)}
 
 

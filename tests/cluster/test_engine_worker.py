@@ -39,6 +39,7 @@ class FakeEngine:
     num_steps: int = 0
     busy_seconds: float = 0.0
     num_out_of_memory: int = 0
+    most_blocks: int = 3
     num_stages: int = 1
     queue: list = field(default_factory=list)  # [steps left, tag, prompt tokens]
     history: list = field(default_factory=list)  # tags that ran, step by step
@@ -192,6 +193,7 @@ def test_facts_and_samples_hold_the_engines_sums():
     assert first["session"] == second["session"] == worker.session
     assert first["started_at"] <= first["finished_at"] <= second["finished_at"]
     assert first["timeline"] and second["timeline"] and first["timeline"][-1]["cache_usage"] == 0.2
+    assert first["most_blocks"] == 3
     assert samples[-1]["num_rows_done"] == 2 and samples[-1]["session"] == worker.session
 
 

@@ -86,6 +86,15 @@ def test_a_run_by_hand() -> None:
     assert report["workers"][0]["prefix_cache_hit_rate"] == 0.6
 
 
+def test_the_peak_is_of_steps_whose_blocks_were_free_again_when_samples_were_taken() -> None:
+    [engine] = make_facts().engines[:1]
+    samples = [(float(t), "0", 0, 0, 0, 0.0, 0, 0, 0) for t in range(2)]
+    busy = replace(engine, num_blocks=10, most_blocks=3)
+    report = build_report(make_facts(engines=(busy,), timeline=make_timeline(samples)))
+    assert report["gpu_cache_usage_perc"] == {"mean": 0.0, "peak": 0.3}
+    assert "most_blocks" not in report["workers"][0]
+
+
 def test_ratios_without_a_denominator_are_null() -> None:
     report = build_report(
         make_facts(
