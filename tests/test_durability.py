@@ -21,7 +21,7 @@ import yaml
 
 from batchpaged import api
 
-NUM_ROWS = 160
+NUM_ROWS = 240  # units enough for five sittings, each of which finishes some, on a fast machine too
 MAIN = [sys.executable, "-c", "from batchpaged.cli import main; main()"]
 PATIENCE = 120  # seconds, on a machine that is busy with other things
 

@@ -17,10 +17,14 @@ def what_is_missing(folder: Path) -> str | None:
     if not missing:
         return None
     if not path.is_dir():
-        return f"{folder} is no folder{_place(folder)}{_near(path)}. {_FORMAT}"
+        return _with_format(f"{folder} is no folder{_place(folder)}{_near(path)}")
     if missing == [WEIGHTS_FILE] and (path / "adapter_model.bin").is_file():
         return f"{folder} holds its weights as a pickle file, which can run code when it is read: save them as safetensors"
-    return f"{folder} has no {' and no '.join(missing)}{_place(folder)}; {_content(path)}. {_FORMAT}"
+    return _with_format(f"{folder} has no {' and no '.join(missing)}{_place(folder)}; {_content(path)}")
+
+
+def _with_format(words: str) -> str:
+    return f"{words}{'' if words.endswith('?') else '.'} {_FORMAT}"
 
 
 def _place(folder: Path) -> str:
@@ -36,7 +40,7 @@ def _near(path: Path) -> str:
     if not path.parent.is_dir():
         return f"; there is no {path.parent.absolute()} either"
     names = _names(path.parent)
-    meant = nearest(path.name, names)
+    meant = nearest(path.name, names, cutoff=0.6)
     return f"; did you mean {path.with_name(meant)}?" if meant else f"; {path.parent.absolute()} holds {_listed(names)}"
 
 

@@ -62,7 +62,7 @@ def test_a_missing_adapter_is_looked_for_near_the_path_that_was_tried(tmp_path, 
     (tmp_path / "adapters" / "legal" / "checkpoint-5").mkdir(parents=True)
     (tmp_path / "adapters" / "legal" / "checkpoint-5" / "adapter_config.json").write_text("{}")
     expected = {
-        "adapters/leagl": ["in the current folder", f"{tmp_path}/adapters/leagl was tried", "did you mean adapters/legal?"],
+        "adapters/leagl": ["in the current folder", f"{tmp_path}/adapters/leagl was tried", "did you mean adapters/legal? An adapter is"],
         "adapters/other": [f"{tmp_path}/adapters holds legal", "with adapter_config.json and adapter_model.safetensors"],
         "nowhere/legal": [f"there is no {tmp_path}/nowhere either"],
         "adapters/legal": ["has no adapter_config.json", "did you mean adapters/legal/checkpoint-5?"],
