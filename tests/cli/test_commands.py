@@ -1,6 +1,5 @@
 """The commands over a stand-in for api.py: what they pass on, print, and exit with."""
 
-import inspect
 import json
 import os
 import signal
@@ -10,11 +9,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from click.testing import CliRunner
+from cli.fake_api import invoke
 
-import batchpaged
 from batchpaged import errors
-from batchpaged.cli import text as cli_text
 from batchpaged.cli.commands import cli, resume_command
 
 PIPELINE = """\
@@ -23,44 +20,6 @@ prompt: {text_column: text}
 model: {id: m}
 output: {path: runs/from_file}
 """
-
-
-class FakeApi:
-    """Remembers its calls; `answers` holds what each function gives back, or the error that it raises."""
-
-    def __init__(self):
-        self.calls = []
-        self.answers = {}
-
-    def __getattr__(self, name):
-        def call(*args, **kwargs):
-            self.calls.append((name, args, kwargs))
-            answer = self.answers[name]
-            if isinstance(answer, BaseException):
-                raise answer
-            return answer(*args, **kwargs) if callable(answer) else answer
-
-        return call
-
-
-@pytest.fixture
-def api(monkeypatch):
-    fake = FakeApi()
-    monkeypatch.delenv("BATCHPAGED_DEBUG", raising=False)
-    monkeypatch.setitem(sys.modules, "batchpaged.api", fake)
-    monkeypatch.setattr(batchpaged, "api", fake, raising=False)
-    monkeypatch.setitem(sys.modules, "batchpaged.report.terminal", SimpleNamespace(render_summary=_summary))
-    return fake
-
-
-def _summary(report, run_dir, location):
-    return f"summary of {report['run']['name']} in {run_dir}, {location}"
-
-
-def invoke(*arguments):
-    has_choice = "mix_stderr" in inspect.signature(CliRunner).parameters  # until click 8.1; they are apart since
-    runner = CliRunner(mix_stderr=False) if has_choice else CliRunner()
-    return runner.invoke(cli, [str(argument) for argument in arguments])
 
 
 def result(exit_code=0):
@@ -236,39 +195,6 @@ def test_the_resume_command_holds_no_secret():
     assert "S3CRET" not in resume_command(Path("a.yaml"), (override, "input.path=s3://KEY:S3CRET@bucket/x"), None, None)
 
 
-@pytest.fixture
-def lines(monkeypatch):
-    """What the functions of cli/text make of an answer is theirs to test."""
-    for name in ("plan_lines", "validation_lines", "status_lines", "model_lines", "architecture_lines",
-                 "comparison_lines", "history_lines", "cleaning_lines"):  # fmt: skip
-        monkeypatch.setattr(cli_text, name, lambda *given: [f"lines of {given}"])
-
-
-def test_plan_passes_everything_on_and_prints(api, lines):
-    api.answers["plan"] = "a plan"
-    assert invoke("plan", "rag.yaml", "--set", "a=1", "--limit", 7).stdout == "lines of ('a plan',)\n"
-    [(_, args, kwargs)] = api.calls
-    assert args == (Path("rag.yaml"),) and kwargs.pop("reporter") is not None
-    assert kwargs == dict(overrides=("a=1",), limit=7, simulate=None)
-
-
-def test_plan_is_told_what_to_simulate(api, lines):
-    api.answers["plan"] = "a plan"
-    invoke("plan", "rag.yaml", "--simulate", "1,8, 64", "--simulate-rows", 500, "--simulate-length", 12.5)
-    invoke("plan", "rag.yaml", "--simulate", "4")
-    first, second = (kwargs["simulate"] for _, _, kwargs in api.calls)
-    assert (first.num_workers, first.num_rows, first.mean_completion) == ((1, 8, 64), 500, 12.5)
-    assert (second.num_workers, second.num_rows, second.mean_completion) == ((4,), 100_000, None)
-
-
-@pytest.mark.parametrize(
-    "arguments", [["--simulate", "1,x"], ["--simulate", "0"], ["--simulate", "1,,2"], ["--simulate-rows", "5"]]
-)
-def test_what_cannot_be_simulated_is_a_wrong_use(api, arguments):
-    outcome = invoke("plan", "rag.yaml", *arguments)
-    assert outcome.exit_code == 2 and "--simulate" in outcome.stderr and api.calls == []
-
-
 def test_validate_passes_everything_on_and_prints(api, lines):
     api.answers["validate"] = "a validation"
     assert invoke("validate", "rag.yaml", "--set", "a=1").stdout == "lines of ('rag.yaml', 'a validation')\n"
@@ -310,65 +236,9 @@ def test_bench_prints_its_lines(api, file):
     assert kwargs == dict(max_tokens=8, limit=9)
 
 
-@pytest.mark.parametrize(
-    ("options", "facts", "exit_code"),
-    [
-        ([], dict(has_changes=True, is_worse=True), 0),
-        (["--fail-on-change"], dict(has_changes=True, is_worse=False), 1),
-        (["--fail-on-change"], dict(has_changes=False, is_worse=True), 0),
-        (["--fail-on-worse"], dict(has_changes=True, is_worse=False), 0),
-        (["--fail-on-worse"], dict(has_changes=False, is_worse=True), 1),
-        (["--fail-on-worse"], dict(is_judged=False), 2),
-        (["--fail-on-change"], dict(result={"rows": None}), 2),
-    ],
-)
-def test_compare_fails_only_on_request(api, lines, options, facts, exit_code):
-    mean, change = {"mean": 0.5, "low": None}, {"mean": -0.25, "low": -0.5, "high": -0.125}
-    metrics = {"f1": {"a": mean, "b": mean, "change": change, "verdict": "worse"}} if facts.get("is_worse") else {}
-    api.answers["compare"] = SimpleNamespace(**{"result": {"rows": {}, "metrics": metrics}, "is_judged": True, **facts})
-    outcome = invoke("compare", "a", "b", *options)
-    assert outcome.exit_code == exit_code
-    is_named = "worse: f1 0.5000 -> 0.5000, row by row -0.2500 [-0.5000, -0.1250]" in outcome.stderr
-    assert is_named == (options == ["--fail-on-worse"] and exit_code == 1)
-    wanted = dict(id_column=None, references=None, num_ids=10, with_text=False)
-    assert api.calls == [("compare", ("a", "b"), wanted)]
 
 
-def test_history_passes_everything_on(api, lines):
-    api.answers["history"] = []
-    outcome = invoke("history", "runs", "--name", "rag", "--last", 3, "--html", "page.html", "--csv")
-    assert api.calls == [("history", ("runs",), dict(name="rag", last=3, html=Path("page.html")))]
-    assert outcome.stdout == "lines of ([], 'csv', 200)\n"
-
-
-@pytest.mark.parametrize(
-    ("options", "rules"),
-    [
-        (["--keep", "3"], dict(keep=3, min_age=0.0, keep_results=False, delete=False)),
-        (["--older-than", "2d", "--yes"], dict(keep=0, min_age=172_800.0, keep_results=False, delete=True)),
-        (["--older-than", "1w", "--keep-results"], dict(keep=0, min_age=604_800.0, keep_results=True, delete=False)),
-    ],
-)
-def test_clean_is_a_dry_run_unless_told_otherwise(api, lines, options, rules):
-    api.answers["clean"] = SimpleNamespace(errors=[])
-    assert invoke("clean", "runs", *options).exit_code == 0
-    assert api.calls == [("clean", ("runs",), rules)]
-
-
-def test_what_could_not_be_deleted_is_an_exit_code(api, lines):
-    api.answers["clean"] = SimpleNamespace(errors=["runs/a: not deleted"])
-    assert invoke("clean", "runs", "--keep", 1, "--yes").exit_code == 3
-
-
-@pytest.mark.parametrize("options", [[], ["--yes"], ["--older-than", "5"], ["--older-than", "d"], ["--keep", "0"]])
-def test_clean_has_to_be_told_what_may_go(api, options):
-    assert invoke("clean", "runs", *options).exit_code == 2 and api.calls == []
-
-
-COMMANDS = ["run", "plan", "validate", "status", "compare", "history", "clean", "models", "bench"]
-
-
-@pytest.mark.parametrize("command", [[], *([name] for name in COMMANDS)])
+@pytest.mark.parametrize("command", [[], *([name] for name in cli.commands)])
 def test_help_teaches_by_example(command):
     outcome = invoke(*command, "--help")
     assert outcome.exit_code == 0 and f"  batchpaged {' '.join(command)}" in outcome.output
